@@ -1,0 +1,134 @@
+//! A port moves datagrams: one small trait, and one file a device beside this one.
+//!
+//! Reliability lives above it, so every port has the same semantics: datagrams may be lost, reordered or duplicated, never
+//! cut short. Calls are burst-level: one virtual call moves many packets.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::frame::Frame;
+
+mod address;
+
+pub use address::{Address, AddressError, LocalName, PortUrl, Scheme};
+
+/// One packet and the peer it came from or goes to.
+#[derive(Debug)]
+pub struct Datagram {
+    /// The packet.
+    pub frame: Frame,
+    /// Its source when received, its destination when sent.
+    pub peer: Address,
+}
+
+/// What a port can do; [`Port::capabilities`] gives it once, at start-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Largest datagram in bytes that crosses the port whole, the protocol header included, lower headers not.
+    pub mtu: usize,
+    /// Whether damaged datagrams are dropped below (UDP or device checksum, or shared memory). Where not, the packet header's
+    /// own checksum is used.
+    pub integrity: bool,
+    /// Whether a burst to one peer leaves as one segmented send.
+    pub segmentation: bool,
+}
+
+/// Which pool a frame to send comes from. They are apart, so that data can't starve control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Data packets.
+    Transmit,
+    /// Acknowledgements, grants, handshakes and other control packets.
+    Control,
+}
+
+/// A device that moves datagrams in bursts. It belongs to one thread.
+pub trait Port {
+    /// What the port can do. Constant over its life.
+    fn capabilities(&self) -> Capabilities;
+
+    /// The address that peers reach this port by.
+    fn local_address(&self) -> Address;
+
+    /// Appends up to `max` received datagrams to `into` and says how many. Never blocks. Datagrams that no frame was free for,
+    /// and those longer than the MTU, are dropped and counted.
+    fn receive(&mut self, into: &mut Vec<Datagram>, max: usize) -> Result<usize, PortError>;
+
+    /// Appends up to `count` empty frames for sending to `into` and says how many. Fewer than asked is pressure, not an error.
+    fn allocate(&mut self, purpose: Purpose, into: &mut Vec<Frame>, count: usize) -> usize;
+
+    /// Sends from the front of `burst`; what the device took is removed, in order, and what it had no room for stays there for
+    /// the next call. Datagrams that can never be sent (no route, larger than the MTU) are removed and counted as lost.
+    fn transmit(&mut self, burst: &mut std::collections::VecDeque<Datagram>) -> Result<usize, PortError>;
+
+    /// Prepares for blocking: registers what becomes ready when packets arrive under `token`. A port without a file descriptor keeps
+    /// `waker`, and its peers' threads call it.
+    fn attach_wait(&mut self, registry: &mio::Registry, token: mio::Token, waker: &Arc<mio::Waker>) -> io::Result<()>;
+
+    /// Called before the owner blocks. `false` means that packets are waiting: don't.
+    fn prepare_wait(&mut self) -> bool;
+
+    /// Called after the owner woke.
+    fn finish_wait(&mut self);
+
+    /// What the port counted since it was opened.
+    fn counters(&self) -> PortCounters;
+}
+
+/// What a port counts, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Datagrams received.
+    pub received: u64,
+    /// Datagrams handed to the device.
+    pub transmitted: u64,
+    /// Received and dropped because no receive frame was free.
+    pub dropped_no_frame: u64,
+    /// Received and dropped because they were longer than the MTU.
+    pub dropped_oversize: u64,
+    /// Given for sending, and lost: no route, refused, oversized.
+    pub send_failed: u64,
+    /// Segmented sends that failed and were sent again one by one.
+    pub segmentation_fallbacks: u64,
+    /// Times the device had no room for a whole burst.
+    pub transmit_full: u64,
+}
+
+/// Why a port could not be opened, or stopped working.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PortError {
+    /// The URL is malformed or asks for what this port does not have.
+    #[error("{0}")]
+    Address(#[from] AddressError),
+    /// The address is taken.
+    #[error("{address} is in use: another process or port holds it; stop that one or choose another port number (0 picks a free one)")]
+    InUse {
+        /// The address asked for.
+        address: Address,
+    },
+    /// The operating system refused.
+    #[error("{action} failed: {source}")]
+    System {
+        /// What was being done.
+        action: &'static str,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// An option's value can't work on this device.
+    #[error("{option}={value}: {reason}")]
+    Option {
+        /// The option's name in the URL.
+        option: String,
+        /// Its value.
+        value: String,
+        /// What would be accepted.
+        reason: String,
+    },
+    /// The scheme's port is not in this build.
+    #[error("{scheme} ports are not in this build: build with `--features {scheme}`")]
+    NotBuilt {
+        /// The URL's scheme.
+        scheme: String,
+    },
+}
