@@ -8,6 +8,6 @@
 pub mod class;
 pub mod clock;
 pub mod frame;
-pub mod sync;
 #[cfg(not(tautline_loom))]
 pub mod port;
+pub mod sync;

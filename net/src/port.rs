@@ -102,7 +102,9 @@ pub enum PortError {
     #[error("{0}")]
     Address(#[from] AddressError),
     /// The address is taken.
-    #[error("{address} is in use: another process or port holds it; stop that one or choose another port number (0 picks a free one)")]
+    #[error(
+        "{address} is in use: another process or port holds it; stop that one or choose another port number (0 picks a free one)"
+    )]
     InUse {
         /// The address asked for.
         address: Address,

@@ -94,9 +94,7 @@ impl PortUrl {
     pub fn option<T: FromStr>(&self, name: &str, default: T) -> Result<T, AddressError> {
         match self.options.iter().find(|(key, _)| key == name) {
             None => Ok(default),
-            Some((_, value)) => {
-                value.parse().map_err(|_| AddressError::Option { option: name.to_owned(), value: value.clone() })
-            }
+            Some((_, value)) => value.parse().map_err(|_| AddressError::Option { option: name.to_owned(), value: value.clone() }),
         }
     }
 

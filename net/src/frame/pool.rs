@@ -1,0 +1,436 @@
+//! A bounded pool of frames in one slab of memory, owned by one thread, its frames dropped by any.
+//!
+//! Frames dropped on the owner's thread go onto a plain local stack. Other threads push theirs onto a lock-free one (Treiber's),
+//! which the owner takes whole when its own runs empty: it is never popped, so it has no ABA problem. A pool that is dropped
+//! closes that stack and hands its memory over to the frames that are still out: each counts itself off, and the last one frees.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use super::Frame;
+use super::home::{Home, NO_OWNER, Parts};
+use crate::sync::primitive::{AtomicU32, AtomicUsize, CachePadded, Ordering, UnsafeCell, exclusive, fence, ord, thread_token};
+
+/// How many frames a pool has, and how large they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// Frames in the pool: all that there ever are.
+    pub frames: usize,
+    /// Usable bytes in each.
+    pub frame_size: usize,
+}
+
+/// The owner's handle of a pool. Stays on its thread; the frames may go anywhere.
+///
+/// Dropping it while frames are out is fine: the memory stays until the last of them is dropped.
+pub struct Pool {
+    shared: NonNull<Shared>,
+    _on_this_thread: PhantomData<*const ()>,
+}
+
+// `home` comes first: a pointer to it is a pointer to the whole.
+#[repr(C)]
+struct Shared {
+    home: Home,
+    slab: Slab,
+    frame_size: u32,
+    count: u32,
+    /// Touched by the owner's thread only.
+    local: CachePadded<UnsafeCell<Local>>,
+    /// The last frame that another thread returned, [`EMPTY`], or [`CLOSED`].
+    returned: CachePadded<AtomicU32>,
+    /// For each frame on that stack, the one below it. Written by the thread that returns the frame, before it pushes it.
+    below: Box<[UnsafeCell<u32>]>,
+    /// Once closed: frames out, less those that counted themselves off. Wraps below zero until the owner has added its part.
+    out: AtomicUsize,
+}
+
+const EMPTY: u32 = u32::MAX;
+const CLOSED: u32 = u32::MAX - 1;
+/// Frame numbers lie below the two marks.
+const MOST_FRAMES: usize = CLOSED as usize;
+
+struct Local {
+    /// Free frames, the last `free[..len]`.
+    free: Box<[u32]>,
+    len: usize,
+    /// How many frames may be put back here: all, or none once the pool is closed.
+    limit: usize,
+}
+
+impl Pool {
+    /// A pool of zeroed frames, owned by the calling thread. Memory is touched when frames are first used.
+    ///
+    /// # Panics
+    ///
+    /// If it does not fit into the address space, or a size not into 32 bits.
+    pub fn new(config: PoolConfig) -> Pool {
+        let PoolConfig { frames, frame_size } = config;
+        assert!(frames < MOST_FRAMES, "{frames} frames are too many for a pool");
+        let shared = Box::new(Shared {
+            home: Home { owner: thread_token().get(), release: release_anywhere },
+            slab: Slab::new(frames, frame_size),
+            frame_size: u32::try_from(frame_size).expect("a frame's size fits into 32 bits"),
+            count: frames as u32,
+            local: CachePadded::new(UnsafeCell::new(Local {
+                // The first frame is on top.
+                free: (0..frames as u32).rev().collect(),
+                len: frames,
+                limit: frames,
+            })),
+            returned: CachePadded::new(AtomicU32::new(EMPTY)),
+            below: (0..frames).map(|_| UnsafeCell::new(EMPTY)).collect(),
+            out: AtomicUsize::new(0),
+        });
+        debug_assert_ne!(shared.home.owner, NO_OWNER);
+        Pool { shared: NonNull::from(Box::leak(shared)), _on_this_thread: PhantomData }
+    }
+
+    /// A frame, the most recently returned one if there is a choice (its memory is in the cache), with an empty range at the
+    /// front. `None` if all are out.
+    #[inline]
+    pub fn take(&self) -> Option<Frame> {
+        let shared = self.shared();
+        let index = match shared.pop_local() {
+            Some(index) => index,
+            None if shared.collect() => shared.pop_local()?,
+            None => return None,
+        };
+        let buffer = shared.slab.buffer(index);
+        let parts = Parts { buffer, home: self.shared.cast(), capacity: shared.frame_size, index };
+        // SAFETY: the frame was free, so nobody else uses its buffer; the slab is initialised, and stays until the frame is back.
+        Some(unsafe { Frame::from_parts(parts) })
+    }
+
+    /// How many frames can be taken now.
+    pub fn available(&self) -> usize {
+        let shared = self.shared();
+        shared.collect();
+        // SAFETY: we are on the owner's thread, and nothing else borrows the local part meanwhile.
+        shared.local.with(|local| unsafe { (*local).len })
+    }
+
+    /// How many frames the pool has.
+    pub fn capacity(&self) -> usize {
+        self.shared().count as usize
+    }
+
+    /// Usable bytes in each frame.
+    pub fn frame_size(&self) -> usize {
+        self.shared().frame_size as usize
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: freed only after this handle is dropped.
+        unsafe { self.shared.as_ref() }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let shared = self.shared();
+        // Closed to other threads first. What they returned so far is home; what they return later is counted off in `out`.
+        shared.take_returned(CLOSED);
+        let home = shared.local.with_mut(|local| {
+            // SAFETY: we are on the owner's thread, and nothing else borrows the local part meanwhile.
+            let local = unsafe { &mut *local };
+            // From now on frames dropped on this thread go the way of other threads' frames.
+            local.limit = 0;
+            local.len
+        });
+        let out = shared.count as usize - home;
+        // Release: our use of the pool is over before another thread frees it.
+        let counted_off = shared.out.fetch_add(out, ord!(Release, "frame-close-release"));
+        if counted_off.wrapping_add(out) == 0 {
+            // Acquire: the other threads' use of it is over.
+            fence(ord!(Acquire, "frame-close-acquire"));
+            // SAFETY: every frame is home or counted off, and this handle is going.
+            unsafe { free(self.shared) };
+        }
+    }
+}
+
+/// The short way back. `false` if the pool is closed: nothing happened.
+///
+/// # Safety
+///
+/// The parts belong to a pool whose owner is the calling thread, and the caller gives them up if the answer is `true`.
+#[inline]
+pub(super) unsafe fn release_here(parts: Parts) -> bool {
+    // SAFETY: the home of a pool's frame is the head of its `Shared`, alive as long as the frame is.
+    let shared = unsafe { parts.home.cast::<Shared>().as_ref() };
+    shared.push_local(parts.index)
+}
+
+/// The way back from any thread.
+///
+/// # Safety
+///
+/// The parts belong to a pool, and the caller gives them up.
+unsafe fn release_anywhere(parts: Parts) {
+    let pointer = parts.home.cast::<Shared>();
+    // SAFETY: the home of a pool's frame is the head of its `Shared`, alive as long as the frame is.
+    let shared = unsafe { pointer.as_ref() };
+    let mut top = shared.returned.load(Ordering::Relaxed);
+    while top != CLOSED {
+        // SAFETY: the frame is ours until it is pushed, and with it its link.
+        shared.below[parts.index as usize].with_mut(|below| unsafe { *below = top });
+        // Release: the link, and our use of the frame's memory.
+        let pushed = shared.returned.compare_exchange_weak(top, parts.index, ord!(Release, "frame-return-push"), Ordering::Relaxed);
+        match pushed {
+            Ok(_) => return,
+            Err(now) => top = now,
+        }
+    }
+    // The owner is gone. Release: our use of the pool is over before another thread frees it.
+    if shared.out.fetch_sub(1, ord!(Release, "frame-count-off")) == 1 {
+        // Acquire: everybody else's use of it is over.
+        fence(ord!(Acquire, "frame-last-acquire"));
+        // SAFETY: the count says that the handle is gone, and this was the last frame.
+        unsafe { free(pointer) };
+    }
+}
+
+/// # Safety
+///
+/// Nobody uses the pool or any frame of it any more, and all that was done before happened before.
+unsafe fn free(shared: NonNull<Shared>) {
+    // SAFETY: `Pool::new` leaked it from a box, and the caller is the last to know of it.
+    let mut shared = unsafe { Box::from_raw(shared.as_ptr()) };
+    debug_assert_eq!(exclusive(&mut shared.returned), CLOSED);
+    // SAFETY: nobody else is left.
+    shared.local.with_mut(|local| debug_assert_eq!(unsafe { (*local).limit }, 0));
+}
+
+impl Shared {
+    #[inline]
+    fn pop_local(&self) -> Option<u32> {
+        self.local.with_mut(|local| {
+            // SAFETY: only the owner's thread comes here, and nothing is called meanwhile that could come here again.
+            let local = unsafe { &mut *local };
+            local.len = local.len.checked_sub(1)?;
+            Some(local.free[local.len])
+        })
+    }
+
+    #[inline]
+    fn push_local(&self, index: u32) -> bool {
+        self.local.with_mut(|local| {
+            // SAFETY: as in `pop_local`.
+            let local = unsafe { &mut *local };
+            let open = local.len < local.limit;
+            if open {
+                local.free[local.len] = index;
+                local.len += 1;
+            }
+            open
+        })
+    }
+
+    /// Moves what other threads returned to the local stack. `false` if that was nothing.
+    #[cold]
+    fn collect(&self) -> bool {
+        self.returned.load(Ordering::Relaxed) != EMPTY && self.take_returned(EMPTY) > 0
+    }
+
+    /// Takes the whole stack of returned frames, leaves `mark` in its place, and says how many they were.
+    fn take_returned(&self, mark: u32) -> usize {
+        // Acquire: the links, and the other threads' use of the frames' memory.
+        let mut top = self.returned.swap(mark, ord!(Acquire, "frame-return-collect"));
+        let mut count = 0;
+        while top != EMPTY {
+            self.push_local(top);
+            // SAFETY: the frame came off the stack: the link is ours to read.
+            top = self.below[top as usize].with(|below| unsafe { *below });
+            count += 1;
+        }
+        count
+    }
+}
+
+/// Zeroed memory for frames, each on cache lines of its own, the first at the start of a page.
+struct Slab {
+    memory: NonNull<u8>,
+    layout: Layout,
+    first: NonNull<u8>,
+    stride: usize,
+}
+
+const LINE: usize = 64;
+const PAGE: usize = 4096;
+
+impl Slab {
+    fn new(frames: usize, frame_size: usize) -> Slab {
+        let stride = frame_size.max(1).checked_next_multiple_of(LINE);
+        let size = stride.and_then(|stride| stride.checked_mul(frames)).and_then(|size| size.checked_add(PAGE));
+        let layout = size.and_then(|size| Layout::from_size_align(size, align_of::<usize>()).ok());
+        let (Some(stride), Some(layout)) = (stride, layout) else {
+            panic!("{frames} frames of {frame_size} bytes do not fit into the address space");
+        };
+        // Aligned by hand: with the allocator's own alignment zeroed memory is written at once, without it only on use.
+        // SAFETY: the size is not zero.
+        let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        // SAFETY: the offset is less than a page, which was added to the size.
+        let first = unsafe { memory.add(memory.align_offset(PAGE)) };
+        Slab { memory, layout, first, stride }
+    }
+
+    #[inline]
+    fn buffer(&self, index: u32) -> NonNull<u8> {
+        // SAFETY: frame numbers are below the count that the slab was made for.
+        unsafe { self.first.add(index as usize * self.stride) }
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("frames", &self.capacity()).field("frame_size", &self.frame_size()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(tautline_loom)))]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn pool(frames: usize, frame_size: usize) -> Pool {
+        Pool::new(PoolConfig { frames, frame_size })
+    }
+
+    #[test]
+    fn a_pool_is_bounded_and_its_frames_are_apart() {
+        let pool = pool(5, 100);
+        assert_eq!((pool.capacity(), pool.frame_size(), pool.available()), (5, 100, 5));
+        let mut frames: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!((frames.len(), pool.available()), (5, 0));
+        for (index, frame) in frames.iter_mut().enumerate() {
+            assert_eq!((frame.buffer_mut().as_ptr().addr() % 64, frame.capacity(), frame.len()), (0, 100, 0));
+            assert!(frame.buffer_mut().iter().all(|&byte| byte == 0));
+            frame.buffer_mut().fill(index as u8 + 1);
+        }
+        for (index, frame) in frames.iter_mut().enumerate() {
+            assert!(frame.buffer_mut().iter().all(|&byte| byte == index as u8 + 1));
+        }
+        assert_eq!(frames.iter().map(Frame::index).collect::<HashSet<_>>(), (0..5).collect());
+        drop(frames);
+        assert_eq!(pool.available(), 5);
+    }
+
+    #[test]
+    fn the_frame_dropped_last_is_taken_first() {
+        let pool = pool(4, 64);
+        let (first, second) = (pool.take().unwrap(), pool.take().unwrap());
+        let index = first.index();
+        drop(second);
+        drop(first);
+        assert_eq!(pool.take().unwrap().index(), index);
+    }
+
+    #[test]
+    fn frames_dropped_on_another_thread_come_back() {
+        let pool = pool(8, 64);
+        let frames: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        std::thread::spawn(move || drop(frames)).join().unwrap();
+        let again: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!(again.iter().map(Frame::index).collect::<HashSet<_>>(), (0..8).collect());
+    }
+
+    #[test]
+    fn a_pool_of_no_frames_has_none() {
+        let pool = pool(0, 0);
+        assert!(pool.take().is_none());
+        assert_eq!(pool.available(), 0);
+    }
+
+    #[test]
+    fn frames_outlive_their_pool_on_its_thread_and_on_others() {
+        let pool = pool(4, 64);
+        let mut here = pool.take().unwrap();
+        let mut there = pool.take().unwrap();
+        let returned = pool.take().unwrap();
+        std::thread::spawn(move || drop(returned)).join().unwrap();
+        drop(pool);
+        here.buffer_mut().fill(1);
+        let there = std::thread::spawn(move || {
+            there.buffer_mut().fill(2);
+            there
+        });
+        let there = there.join().unwrap();
+        drop(here);
+        let mut last = there;
+        assert!(last.buffer_mut().iter().all(|&byte| byte == 2));
+        drop(last);
+    }
+
+    #[test]
+    fn a_pool_survives_the_end_of_other_pools_frames_and_threads() {
+        // A later thread may get an earlier thread's memory, but not its token: it must not take the owner's way back.
+        let orphan = std::thread::spawn(|| pool(2, 64).take().unwrap()).join().unwrap();
+        std::thread::spawn(move || drop(orphan)).join().unwrap();
+    }
+
+    #[test]
+    fn no_frame_is_lost_or_doubled_while_threads_drop_them() {
+        const FRAMES: usize = 32;
+        const ROUNDS: u64 = if cfg!(debug_assertions) { 50_000 } else { 1_000_000 };
+        let pool = pool(FRAMES, 64);
+        let (to_one, one) = mpsc::sync_channel::<(u64, Frame)>(FRAMES);
+        let (to_two, two) = mpsc::sync_channel::<(u64, Frame)>(FRAMES);
+        let drain = |frames: mpsc::Receiver<(u64, Frame)>| {
+            move || {
+                for (round, frame) in frames {
+                    assert_eq!(frame[..], round.to_le_bytes(), "somebody else wrote to our frame");
+                }
+            }
+        };
+        let threads = [std::thread::spawn(drain(one)), std::thread::spawn(drain(two))];
+        let mut kept = Vec::new();
+        for round in 0..ROUNDS {
+            let mut frame = loop {
+                match pool.take() {
+                    Some(frame) => break frame,
+                    None => std::thread::yield_now(),
+                }
+            };
+            frame.set_range(8, 8);
+            frame.data_mut().copy_from_slice(&round.to_le_bytes());
+            match round % 5 {
+                0 => drop(frame),
+                1 => kept.push(frame),
+                2 => to_one.send((round, frame)).unwrap(),
+                _ => to_two.send((round, frame)).unwrap(),
+            }
+            if kept.len() == FRAMES / 2 {
+                kept.clear();
+            }
+        }
+        drop((to_one, to_two, kept));
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(pool.available(), FRAMES);
+    }
+
+    #[test]
+    fn a_pool_may_go_while_other_threads_drop_its_frames() {
+        for _ in 0..if cfg!(debug_assertions) { 200 } else { 2_000 } {
+            let pool = pool(4, 64);
+            let frames: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+            let threads: Vec<_> = frames.into_iter().map(|frame| std::thread::spawn(move || drop(frame))).collect();
+            drop(pool);
+            for thread in threads {
+                thread.join().unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Waking a thread that may be about to sleep, without losing a wake-up and without paying while it is awake.
+//!
+//! Dekker's handshake: the owner announces its sleep and *then* looks once more for work; others publish work and *then* look
+//! for the announcement. A full fence between the two steps on each side makes it impossible that both miss.
+
+use std::sync::OnceLock;
+
+use super::primitive::{AtomicU32, Ordering, fence, ord, thread};
+
+const AWAKE: u32 = 0;
+const ASLEEP: u32 = 1;
+
+/// How a sleeping owner is woken. Waking one that is awake must be remembered until it sleeps, as an unpark or an event
+/// descriptor is.
+pub trait Wake: Send + Sync {
+    /// Wakes the owner.
+    fn wake(&self);
+}
+
+/// The place where a sleeper and its wakers meet.
+///
+/// The owner: [`prepare`](WakeSlot::prepare), look for work once more, sleep unless there is some, [`finish`](WakeSlot::finish).
+/// Another thread: publish work, then [`wake`](WakeSlot::wake).
+pub struct WakeSlot {
+    state: AtomicU32,
+    action: OnceLock<Box<dyn Wake>>,
+}
+
+impl WakeSlot {
+    /// A slot whose owner can't sleep yet: [`WakeSlot::attach`] says how to wake it.
+    pub fn new() -> WakeSlot {
+        WakeSlot { state: AtomicU32::new(AWAKE), action: OnceLock::new() }
+    }
+
+    /// A slot whose owner is woken by `action`.
+    pub fn with(action: impl Wake + 'static) -> WakeSlot {
+        let slot = WakeSlot::new();
+        slot.attach(action);
+        slot
+    }
+
+    /// Sets how the owner is woken, before it first sleeps. `false` if that was set before; then nothing changes.
+    pub fn attach(&self, action: impl Wake + 'static) -> bool {
+        self.action.set(Box::new(action)).is_ok()
+    }
+
+    /// Owner: says that it is going to sleep. It must look for work once more before it does: what was published before that
+    /// look is found by it, what comes later wakes the owner.
+    ///
+    /// # Panics
+    ///
+    /// If nothing says how to wake the owner: it would sleep for ever.
+    pub fn prepare(&self) {
+        assert!(self.action.get().is_some(), "nothing is attached that could wake the owner");
+        // Release: who sees the announcement sees the attached action.
+        self.state.store(ASLEEP, Ordering::Release);
+        fence(ord!(SeqCst, "wake-announce"));
+    }
+
+    /// Owner: is awake again, or has found work and will not sleep.
+    #[inline]
+    pub fn finish(&self) {
+        // Seen late it costs a needless wake-up and nothing else.
+        self.state.store(AWAKE, Ordering::Relaxed);
+    }
+
+    /// Wakes the owner if it has announced that it sleeps; of several callers, one. Work must be published before.
+    #[inline]
+    pub fn wake(&self) {
+        fence(ord!(SeqCst, "wake-check"));
+        if self.state.load(Ordering::Relaxed) == ASLEEP {
+            self.wake_sleeper();
+        }
+    }
+
+    /// Has the owner announced that it sleeps?
+    pub fn is_asleep(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == ASLEEP
+    }
+
+    #[cold]
+    fn wake_sleeper(&self) {
+        if self.state.swap(AWAKE, Ordering::Acquire) == ASLEEP
+            && let Some(action) = self.action.get()
+        {
+            action.wake();
+        }
+    }
+}
+
+impl Default for WakeSlot {
+    fn default() -> WakeSlot {
+        WakeSlot::new()
+    }
+}
+
+impl std::fmt::Debug for WakeSlot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WakeSlot").field("asleep", &self.is_asleep()).finish_non_exhaustive()
+    }
+}
+
+impl Wake for thread::Thread {
+    fn wake(&self) {
+        self.unpark();
+    }
+}
+
+impl Wake for mio::Waker {
+    fn wake(&self) {
+        if let Err(error) = mio::Waker::wake(self) {
+            // The event descriptor is the poll's own: it fails only where the poll itself is broken, and the poll says so.
+            tracing::error!(%error, "could not wake a poller");
+        }
+    }
+}
+
+impl<W: Wake + ?Sized> Wake for std::sync::Arc<W> {
+    fn wake(&self) {
+        (**self).wake();
+    }
+}
+
+#[cfg(all(test, not(tautline_loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicU64);
+
+    impl Wake for Count {
+        fn wake(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn an_awake_owner_is_left_alone_and_a_sleeping_one_is_woken_once() {
+        let count = Arc::new(Count::default());
+        let slot = WakeSlot::with(count.clone());
+        slot.wake();
+        assert_eq!(count.0.load(Ordering::Relaxed), 0);
+        slot.prepare();
+        slot.wake();
+        slot.wake();
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        slot.finish();
+        slot.wake();
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "nothing is attached")]
+    fn an_owner_that_nobody_could_wake_may_not_sleep() {
+        WakeSlot::new().prepare();
+    }
+
+    #[test]
+    fn a_mio_waker_ends_the_poll_of_a_sleeping_owner() {
+        let mut poll = mio::Poll::new().unwrap();
+        let slot = WakeSlot::with(mio::Waker::new(poll.registry(), mio::Token(7)).unwrap());
+        slot.prepare();
+        slot.wake();
+        let mut events = mio::Events::with_capacity(4);
+        poll.poll(&mut events, Some(Duration::from_secs(10))).unwrap();
+        assert_eq!(events.iter().next().map(|event| event.token()), Some(mio::Token(7)));
+    }
+
+    #[test]
+    fn no_wake_up_is_lost_over_many_rounds() {
+        const ROUNDS: u64 = 5_000;
+        let work = Arc::new(AtomicU64::new(0));
+        let slot = Arc::new(WakeSlot::with(std::thread::current()));
+        let done = Arc::new(AtomicU64::new(0));
+        let waker = {
+            let (work, slot, done) = (work.clone(), slot.clone(), done.clone());
+            std::thread::spawn(move || {
+                for round in 1..=ROUNDS {
+                    work.store(round, Ordering::Relaxed);
+                    slot.wake();
+                    while done.load(Ordering::Relaxed) < round {
+                        std::thread::yield_now();
+                    }
+                }
+            })
+        };
+        for round in 1..=ROUNDS {
+            slot.prepare();
+            while work.load(Ordering::Relaxed) < round {
+                let asleep = std::time::Instant::now();
+                std::thread::park_timeout(Duration::from_secs(20));
+                assert!(asleep.elapsed() < Duration::from_secs(20), "round {round}: the wake-up was lost");
+            }
+            slot.finish();
+            done.store(round, Ordering::Relaxed);
+        }
+        waker.join().unwrap();
+    }
+}
