@@ -3,12 +3,19 @@
 //! Reliability lives above it, so every port has the same semantics: datagrams may be lost, reordered or duplicated, never
 //! cut short. Calls are burst-level: one virtual call moves many packets.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+use crate::clock::Clock;
 use crate::frame::Frame;
 
 mod address;
+pub mod mem;
+mod pools;
+pub mod sim;
+
+pub mod wrap;
 
 pub use address::{Address, AddressError, LocalName, PortUrl, Scheme};
 
@@ -59,7 +66,7 @@ pub trait Port {
 
     /// Sends from the front of `burst`; what the device took is removed, in order, and what it had no room for stays there for
     /// the next call. Datagrams that can never be sent (no route, larger than the MTU) are removed and counted as lost.
-    fn transmit(&mut self, burst: &mut std::collections::VecDeque<Datagram>) -> Result<usize, PortError>;
+    fn transmit(&mut self, burst: &mut VecDeque<Datagram>) -> Result<usize, PortError>;
 
     /// Prepares for blocking: registers what becomes ready when packets arrive under `token`. A port without a file descriptor keeps
     /// `waker`, and its peers' threads call it.
@@ -73,6 +80,60 @@ pub trait Port {
 
     /// What the port counted since it was opened.
     fn counters(&self) -> PortCounters;
+}
+
+impl<P: Port + ?Sized> Port for Box<P> {
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
+    }
+
+    fn local_address(&self) -> Address {
+        (**self).local_address()
+    }
+
+    fn receive(&mut self, into: &mut Vec<Datagram>, max: usize) -> Result<usize, PortError> {
+        (**self).receive(into, max)
+    }
+
+    fn allocate(&mut self, purpose: Purpose, into: &mut Vec<Frame>, count: usize) -> usize {
+        (**self).allocate(purpose, into, count)
+    }
+
+    fn transmit(&mut self, burst: &mut VecDeque<Datagram>) -> Result<usize, PortError> {
+        (**self).transmit(burst)
+    }
+
+    fn attach_wait(&mut self, registry: &mio::Registry, token: mio::Token, waker: &Arc<mio::Waker>) -> io::Result<()> {
+        (**self).attach_wait(registry, token, waker)
+    }
+
+    fn prepare_wait(&mut self) -> bool {
+        (**self).prepare_wait()
+    }
+
+    fn finish_wait(&mut self) {
+        (**self).finish_wait();
+    }
+
+    fn counters(&self) -> PortCounters {
+        (**self).counters()
+    }
+}
+
+/// Opens the port that `url` names, within the wrappers that its options ask for.
+///
+/// The options of each kind of port are said in its module; those of every port (`pcap`, `trace`, and faults such as `loss`) in
+/// [`wrap`]. An option that is not known is refused.
+pub fn open(url: &PortUrl, clock: &Clock) -> Result<Box<dyn Port>, PortError> {
+    let (device, wrappers) = wrap::split(url)?;
+    let port: Box<dyn Port> = match device.scheme {
+        Scheme::Mem => Box::new(mem::MemPort::open(&device)?),
+        Scheme::Sim => Box::new(sim::SimPort::open(&device)?),
+        Scheme::Udp | Scheme::Xdp | Scheme::Dpdk | Scheme::Rdma => {
+            return Err(PortError::NotBuilt { scheme: device.scheme.name().to_owned() });
+        }
+    };
+    wrappers.apply(port, clock)
 }
 
 /// What a port counts, since it was opened.
@@ -92,6 +153,8 @@ pub struct PortCounters {
     pub segmentation_fallbacks: u64,
     /// Times the device had no room for a whole burst.
     pub transmit_full: u64,
+    /// Errors that the network reported later, of datagrams sent before (ICMP: port unreachable and the like).
+    pub network_errors: u64,
 }
 
 /// Why a port could not be opened, or stopped working.
@@ -127,6 +190,9 @@ pub enum PortError {
         /// What would be accepted.
         reason: String,
     },
+    /// A `sim` port was opened by URL in a thread that has no network.
+    #[error("this thread has no simulated network: make one with Network::new and install it before opening sim:// ports")]
+    NoNetwork,
     /// The scheme's port is not in this build.
     #[error("{scheme} ports are not in this build: build with `--features {scheme}`")]
     NotBuilt {

@@ -10,4 +10,5 @@ pub mod claim;
 pub mod inbox;
 pub mod queue;
 pub mod ring;
+pub mod slot_ring;
 pub mod wake;

@@ -1,0 +1,138 @@
+//! Who is there: the names of this process's `mem` ports, and the hub by which each is found.
+//!
+//! The lock is taken when a port appears or vanishes and when a ring is made, and not for packets.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use crate::port::LocalName;
+use crate::sync::slot_ring::{SlotConsumer, SlotProducer, slot_ring};
+use crate::sync::wake::WakeSlot;
+
+static REGISTRY: LazyLock<Mutex<HashMap<LocalName, Arc<Hub>>>> = LazyLock::new(Mutex::default);
+
+/// Moves each time a look-up that failed might now succeed.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+
+/// How often the registry has changed. A sender to a name that is not there asks again only after a change.
+pub(super) fn changes() -> u64 {
+    CHANGES.load(Ordering::Acquire)
+}
+
+fn registry() -> MutexGuard<'static, HashMap<LocalName, Arc<Hub>>> {
+    // The map is whole between any two statements here, so a panic elsewhere under the lock has not broken it.
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One incarnation of a port, as its peers reach it.
+#[derive(Debug)]
+pub(super) struct Hub {
+    pub(super) name: LocalName,
+    pub(super) mtu: usize,
+    slots: usize,
+    max_peers: usize,
+    /// Set when something for the owner's slow path has happened: a new ring, or a peer that left.
+    news: AtomicBool,
+    pub(super) wake: WakeSlot,
+    mailbox: Mutex<Mailbox>,
+}
+
+#[derive(Debug, Default)]
+struct Mailbox {
+    /// Rings that the owner has not taken yet.
+    new: Vec<Inbound>,
+    /// Rings that lead to this port, taken or not.
+    rings: usize,
+    closed: bool,
+}
+
+/// The receiving end of a ring from one peer.
+#[derive(Debug)]
+pub(super) struct Inbound {
+    pub(super) from: LocalName,
+    pub(super) ring: SlotConsumer,
+}
+
+impl Hub {
+    /// Registers a port. `None`: the name is taken.
+    pub(super) fn register(name: LocalName, mtu: usize, slots: usize, max_peers: usize) -> Option<Arc<Hub>> {
+        let mut registry = registry();
+        if registry.contains_key(&name) {
+            return None;
+        }
+        let hub = Arc::new(Hub {
+            name,
+            mtu,
+            slots,
+            max_peers,
+            news: AtomicBool::new(false),
+            wake: WakeSlot::new(),
+            mailbox: Mutex::default(),
+        });
+        registry.insert(name, Arc::clone(&hub));
+        CHANGES.fetch_add(1, Ordering::Release);
+        Some(hub)
+    }
+
+    /// The port has gone; its name is free again.
+    pub(super) fn unregister(&self) {
+        registry().remove(&self.name);
+        let mut mailbox = self.mailbox();
+        mailbox.closed = true;
+        mailbox.new.clear();
+        drop(mailbox);
+        CHANGES.fetch_add(1, Ordering::Release);
+    }
+
+    /// Makes a ring from port `from` to the port now named `to`. `None`: there is none, or it has no room for another peer.
+    pub(super) fn connect(from: LocalName, to: LocalName) -> Option<(Arc<Hub>, SlotProducer)> {
+        let hub = registry().get(&to).map(Arc::clone)?;
+        let mut mailbox = hub.mailbox();
+        if mailbox.closed || mailbox.rings == hub.max_peers {
+            return None;
+        }
+        let (producer, ring) = slot_ring(hub.slots, hub.mtu);
+        mailbox.rings += 1;
+        mailbox.new.push(Inbound { from, ring });
+        drop(mailbox);
+        hub.tell();
+        Some((hub, producer))
+    }
+
+    /// Tells the owner that there is news, and wakes it.
+    pub(super) fn tell(&self) {
+        self.news.store(true, Ordering::Release);
+        self.wake.wake();
+    }
+
+    /// Is there news? One load of a line that hardly ever changes.
+    pub(super) fn has_news(&self) -> bool {
+        self.news.load(Ordering::Relaxed)
+    }
+
+    /// The owner takes the news: `rings` gets what is new, and loses those that are finished.
+    pub(super) fn take_news(&self, rings: &mut Vec<Inbound>) {
+        // Before the look at what it told of, so that news told meanwhile is not forgotten.
+        self.news.swap(false, Ordering::AcqRel);
+        let before = rings.len();
+        rings.retain(|inbound| !inbound.ring.is_finished());
+        let finished = before - rings.len();
+        let mut mailbox = self.mailbox();
+        let was_full = mailbox.rings == self.max_peers;
+        mailbox.rings -= finished;
+        rings.append(&mut mailbox.new);
+        drop(mailbox);
+        if rings.iter().any(|inbound| inbound.ring.is_abandoned()) {
+            // Its last datagrams are still to be read: come again.
+            self.news.store(true, Ordering::Relaxed);
+        }
+        if was_full && finished > 0 {
+            CHANGES.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
+        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
