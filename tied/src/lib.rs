@@ -1,1 +1,7 @@
 //! Tautline.
+#![forbid(unsafe_code)]
+
+pub mod bucket;
+pub mod estimator;
+pub mod header;
+pub mod tombstones;
