@@ -60,7 +60,8 @@ impl Estimator {
     /// An estimator that knows nothing yet. A quantile outside (0, 1) is clamped into it, a window of zero holds one.
     pub fn new(config: EstimatorConfig) -> Estimator {
         let quantile = if config.quantile.is_finite() { config.quantile.clamp(0.001, 0.99999) } else { 0.95 };
-        let config = EstimatorConfig { quantile, window: config.window.max(1), warm_up: config.warm_up.clamp(1, config.window.max(1)) };
+        let config =
+            EstimatorConfig { quantile, window: config.window.max(1), warm_up: config.warm_up.clamp(1, config.window.max(1)) };
         Estimator {
             config,
             window: Vec::with_capacity(usize::from(config.window)),

@@ -207,7 +207,9 @@ impl Control {
             return Err(TieError::Copies);
         }
         let control = match head.kind {
-            CANCEL => Control::Cancel { id, mode: Mode::from_wire(head.what)?, from, to, client: parse_address(&mut rest)?, sent_at },
+            CANCEL => {
+                Control::Cancel { id, mode: Mode::from_wire(head.what)?, from, to, client: parse_address(&mut rest)?, sent_at }
+            }
             OUTCOME => Control::Outcome { id, from, to, outcome: Outcome::from_wire(head.what)?, sent_at },
             _ => return Err(TieError::Field("kind")),
         };
@@ -298,7 +300,9 @@ fn parse_address(bytes: &mut &[u8]) -> Result<Address, TieError> {
     let [kind] = take::<1>(bytes)?;
     match kind {
         IPV4 => Ok(Address::Inet(SocketAddrV4::new(Ipv4Addr::from(take::<4>(bytes)?), u16::from_be_bytes(take(bytes)?)).into())),
-        IPV6 => Ok(Address::Inet(SocketAddrV6::new(Ipv6Addr::from(take::<16>(bytes)?), u16::from_be_bytes(take(bytes)?), 0, 0).into())),
+        IPV6 => {
+            Ok(Address::Inet(SocketAddrV6::new(Ipv6Addr::from(take::<16>(bytes)?), u16::from_be_bytes(take(bytes)?), 0, 0).into()))
+        }
         LOCAL => {
             let [len] = take::<1>(bytes)?;
             let (name, rest) = bytes.split_at_checked(usize::from(len)).ok_or(TieError::Length)?;
@@ -342,9 +346,14 @@ mod tests {
     }
 
     fn header() -> impl Strategy<Value = TieHeader> {
-        (any::<u128>(), mode(), prop::collection::hash_set(address(), 2..=MAX_COPIES), any::<u8>()).prop_map(|(id, mode, copies, rank)| {
-            TieHeader { id: TieId(id), mode, rank: rank % copies.len() as u8, copies: copies.into_iter().collect() }
-        })
+        (any::<u128>(), mode(), prop::collection::hash_set(address(), 2..=MAX_COPIES), any::<u8>()).prop_map(
+            |(id, mode, copies, rank)| TieHeader {
+                id: TieId(id),
+                mode,
+                rank: rank % copies.len() as u8,
+                copies: copies.into_iter().collect(),
+            },
+        )
     }
 
     fn control() -> impl Strategy<Value = Control> {

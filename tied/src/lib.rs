@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 pub mod bucket;
+pub mod choice;
 pub mod estimator;
 pub mod header;
+pub mod ids;
 pub mod policy;
 pub mod race;
 pub mod table;

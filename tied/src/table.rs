@@ -229,9 +229,12 @@ impl<E: std::marker::Copy + Eq + Hash> Table<E> {
         let mut messages = SmallVec::new();
         let Some(copy) = self.copies.get_mut(&entry) else { return messages };
         let was = copy.state;
-        if matches!(was, State::Queued | State::Demoted) {
-            copy.state = State::Started { at };
-        }
+        copy.state = match was {
+            State::Queued | State::Demoted => State::Started { at },
+            // Stopped before the word of its start came.
+            State::Stopped { .. } => State::Stopped { started: at },
+            State::Started { .. } => was,
+        };
         if was != State::Queued {
             return messages;
         }

@@ -32,14 +32,7 @@ struct Stone<V> {
 impl<K: Copy + Eq + Hash, V> Tombstones<K, V> {
     /// Room for `capacity` tombstones that each live for `life`.
     pub fn new(capacity: usize, life: Duration) -> Tombstones<K, V> {
-        Tombstones {
-            capacity: capacity.max(1),
-            life,
-            stones: HashMap::new(),
-            order: VecDeque::new(),
-            next_serial: 0,
-            evicted: 0,
-        }
+        Tombstones { capacity: capacity.max(1), life, stones: HashMap::new(), order: VecDeque::new(), next_serial: 0, evicted: 0 }
     }
 
     /// Leaves a tombstone. A second one for the same key changes nothing: the first cancel to arrive decides.

@@ -59,8 +59,7 @@ fn config() -> TableConfig {
 impl Pair {
     /// Both copies queued, as entry 1.
     fn queued(mode: Mode) -> Pair {
-        let mut pair =
-            Pair { a: Table::new(config()), b: Table::new(config()), at_a: Fake::default(), at_b: Fake::default() };
+        let mut pair = Pair { a: Table::new(config()), b: Table::new(config()), at_a: Fake::default(), at_b: Fake::default() };
         assert_eq!(pair.a.admit(1, header(0, mode), name("client"), at(0)), Admission::Run);
         assert_eq!(pair.b.admit(1, header(1, mode), name("client"), at(0)), Admission::Run);
         pair.at_a.queued.insert(1);
