@@ -1,0 +1,180 @@
+//! The command line: what each command takes, and how a mistake in it is said.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tautline_bench::pin::Cores;
+
+/// Measures Tautline beside the floors of its paths.
+///
+/// Each command runs floor and product in turns on the same two cores and prints the machine, the placement of the cores, the
+/// samples' p50, p99 and p99.9, and the ratio of the medians. Exit code: 0; 1 where --check found a bound missed; 2 where nothing
+/// could be measured.
+#[derive(Debug, Parser)]
+#[command(name = "tautline-bench", version, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// The floors alone: raw UDP and raw ring ping-pong of 64 bytes, and the placement of the cores.
+    Floor(Floor),
+    /// A 64-byte call between two spinning nodes, a core each, beside the raw path's floor.
+    Echo(Echo),
+    /// From one replica's start of a tied request to the flip of the queued copy on the other, whose workers are all busy.
+    Cancel(Cancel),
+    /// The tail of three servers with background interference: no copies, hedged at the p95, tied.
+    Tail(Tail),
+    /// The other process of `cancel --port udp`; started by it.
+    #[command(hide = true)]
+    CancelLoser(CancelLoser),
+}
+
+/// What every command takes.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Common {
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print each bounded figure and its bound last, and exit with 1 where one is missed.
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Measure briefly: for a look, not for a figure.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// The client's core and the server's [default: the first two].
+    #[arg(long, value_name = "A,B")]
+    pub(crate) cores: Option<Cores>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Floor {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) rounds: Rounds,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Echo {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) rounds: Rounds,
+    /// The path.
+    #[arg(long, value_enum, default_value_t = PortKind::Udp)]
+    pub(crate) port: PortKind,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Cancel {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) rounds: Rounds,
+    /// The path: udp measures between two processes, mem between two threads.
+    #[arg(long, value_enum, default_value_t = PortKind::Udp)]
+    pub(crate) port: PortKind,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CancelLoser {
+    /// The core to run on.
+    #[arg(long)]
+    pub(crate) core: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Tail {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Seeds arrivals and interference; each policy meets the same ones.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Service time of one request in microseconds; the worker sleeps, as it would for a device.
+    #[arg(long, value_name = "US", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=100_000))]
+    pub(crate) service: u64,
+    /// Load of a server's worker by requests.
+    #[arg(long, default_value_t = 0.2, value_parser = share)]
+    pub(crate) load: f64,
+    /// Seconds of arrivals a policy, over all rounds [default: 48, or 6 with --quick].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) seconds: Option<u64>,
+}
+
+/// How long the interleaved measurements run.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Rounds {
+    /// Rounds of floor and product in turns [default: 10, or 3 with --quick].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: Option<u32>,
+}
+
+impl Rounds {
+    pub(crate) fn wanted(self, common: &Common) -> usize {
+        self.rounds.map_or(if common.quick { 3 } else { 10 }, |rounds| rounds as usize)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PortKind {
+    /// Kernel UDP over loopback.
+    Udp,
+    /// Rings in shared memory.
+    Mem,
+}
+
+impl PortKind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            PortKind::Udp => "udp",
+            PortKind::Mem => "mem",
+        }
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if 0.01 <= share && share <= 0.95 => Ok(share),
+        _ => Err("write a share between 0.01 and 0.95".to_owned()),
+    }
+}
+
+/// The first line of clap's complaint, with what it would accept, in one sentence.
+pub(crate) fn one_sentence(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let mut words = Vec::new();
+    for line in text.lines().take_while(|line| !line.starts_with("Usage") && !line.starts_with("For more")) {
+        words.extend(line.split_whitespace().map(str::to_owned));
+    }
+    let sentence = words.join(" ");
+    let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
+    format!("{} (try --help)", sentence.trim_end_matches('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_mistake_is_one_sentence_that_says_what_would_do() {
+        for (args, expected) in [
+            (&["echo", "--port", "tcp"][..], "possible values: udp, mem"),
+            (&["echo", "--rounds", "0"], "1..=1000"),
+            (&["echo", "--cores", "1"], "like 0,1"),
+            (&["tail", "--load", "1.5"], "between 0.01 and 0.95"),
+            (&["tial"], "tial"),
+        ] {
+            let error = Cli::try_parse_from(std::iter::once(&"tautline-bench").chain(args)).unwrap_err();
+            let sentence = one_sentence(&error);
+            assert!(sentence.contains(expected) && !sentence.contains('\n'), "{args:?}: {sentence}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Why a measurement could not be made: one sentence each, with what to do where something can be done.
+
+use std::io;
+
+/// What stopped a benchmark.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// Fewer cores than the two that a client and a server need.
+    #[error("this benchmark needs two cores, and this process may use {available}: run it on a machine (or in a cpuset) with two")]
+    TooFewCores {
+        /// How many cores the process may use.
+        available: usize,
+    },
+    /// `--cores` can't be used.
+    #[error("`{given}` is not a pair of cores: write two different core numbers that this process may use, like 0,1")]
+    Cores {
+        /// What was given.
+        given: String,
+    },
+    /// The operating system refused.
+    #[error("{action} failed: {source}")]
+    System {
+        /// What was being done.
+        action: &'static str,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// The other end stopped answering.
+    #[error("{what} did not answer for {seconds} s: is the machine overloaded, or loopback filtered?")]
+    Silent {
+        /// Which measurement.
+        what: &'static str,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// The other thread or process ended.
+    #[error("the {what} ended early: {why}")]
+    PartnerEnded {
+        /// Which one.
+        what: &'static str,
+        /// What it said.
+        why: String,
+    },
+    /// No two probes agreed.
+    #[error(
+        "the host moved the two cores during {discarded} of {attempts} rounds, too many to compare anything: run it again when the \
+         machine is quieter"
+    )]
+    Unsettled {
+        /// Rounds discarded.
+        discarded: usize,
+        /// Rounds run.
+        attempts: usize,
+    },
+    /// The product failed.
+    #[error("{action}: {why}")]
+    Product {
+        /// What was being done.
+        action: &'static str,
+        /// What the product answered.
+        why: String,
+    },
+}
+
+impl BenchError {
+    /// For `map_err` on a system call.
+    pub fn system<E: Into<io::Error>>(action: &'static str) -> impl FnOnce(E) -> BenchError {
+        move |source| BenchError::System { action, source: source.into() }
+    }
+
+    /// For `map_err` on a call of the product.
+    pub fn product<E: std::fmt::Display>(action: &'static str) -> impl FnOnce(E) -> BenchError {
+        move |error| BenchError::Product { action, why: error.to_string() }
+    }
+}

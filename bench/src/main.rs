@@ -1,0 +1,38 @@
+//! `tautline-bench`: measures Tautline beside the floors of its paths, in one run and on the same two cores.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod command;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() => {
+            eprintln!("tautline-bench: {}", cli::one_sentence(&error));
+            return ExitCode::from(2);
+        }
+        Err(help) => {
+            print!("{help}");
+            return ExitCode::SUCCESS;
+        }
+    };
+    let (common, result) = command::run(cli.command);
+    match result {
+        Ok(report) => {
+            if common.json {
+                println!("{}", report.json());
+            } else {
+                print!("{}", report.text(common.check));
+            }
+            if common.check && !report.all_met() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+        }
+        Err(error) => {
+            eprintln!("tautline-bench: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What a command prints: for people by default, as JSON on request, and with `--check` the figures and their bounds last.
+
+use std::fmt::{self, Write as _};
+
+use serde::Serialize;
+
+use crate::machine::Machine;
+use crate::placement::{Distance, Placement};
+use crate::rounds::Kept;
+use crate::samples::Samples;
+
+/// One command's result.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The command, as given.
+    pub command: String,
+    /// What it measures, in one sentence.
+    pub measures: String,
+    /// Where.
+    pub machine: Machine,
+    /// The placement of the cores, where one matters.
+    pub placement: Option<PlacementLine>,
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// What one must know to read them.
+    pub notes: Vec<String>,
+    /// What they must not exceed.
+    pub bounds: Vec<Bound>,
+}
+
+/// The placement under which all rows were measured.
+#[derive(Debug, Serialize)]
+pub struct PlacementLine {
+    /// Near or far.
+    pub distance: Distance,
+    /// The median probe.
+    pub round_trip_ns: f64,
+    /// The cores, client first.
+    pub cores: String,
+    /// Rounds kept.
+    pub rounds: usize,
+    /// Rounds thrown away.
+    pub discarded: usize,
+}
+
+/// One series of samples, in microseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Which.
+    pub name: String,
+    /// How many samples.
+    pub samples: usize,
+    /// Mean.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 99 % are not slower.
+    pub p99_us: f64,
+    /// 99.9 % are not slower.
+    pub p999_us: f64,
+    /// The slowest.
+    pub max_us: f64,
+    /// The median as a multiple of the floor's.
+    pub ratio: Option<f64>,
+}
+
+/// A figure and what it must not exceed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Bound {
+    /// What is bounded.
+    pub what: String,
+    /// What was measured.
+    pub figure: f64,
+    /// The most it may be.
+    pub bound: f64,
+    /// Whether it is.
+    pub met: bool,
+}
+
+impl Report {
+    /// An empty report of this machine.
+    pub fn new(command: impl Into<String>, measures: impl Into<String>) -> Report {
+        Report {
+            command: command.into(),
+            measures: measures.into(),
+            machine: Machine::ask(),
+            placement: None,
+            rows: Vec::new(),
+            notes: Vec::new(),
+            bounds: Vec::new(),
+        }
+    }
+
+    /// Says where the cores were.
+    pub fn placed<T>(&mut self, kept: &Kept<T>, cores: impl fmt::Display) {
+        self.placement = Some(PlacementLine {
+            distance: kept.distance,
+            round_trip_ns: kept.placement.round_trip_ns,
+            cores: cores.to_string(),
+            rounds: kept.rounds.len(),
+            discarded: kept.discarded,
+        });
+    }
+
+    /// Says where the cores were, where a single probe was made.
+    pub fn probed(&mut self, placement: Placement, cores: impl fmt::Display) {
+        self.placement = Some(PlacementLine {
+            distance: placement.distance(placement),
+            round_trip_ns: placement.round_trip_ns,
+            cores: cores.to_string(),
+            rounds: 1,
+            discarded: 0,
+        });
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, row: Row) {
+        self.rows.push(row);
+    }
+
+    /// Adds a remark.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
+    /// Adds a bound on `figure`. A figure that is not a number misses it.
+    pub fn bound(&mut self, what: impl Into<String>, figure: f64, bound: f64) {
+        self.bounds.push(Bound { what: what.into(), figure, bound, met: figure <= bound });
+    }
+
+    /// Whether every bound is met.
+    pub fn all_met(&self) -> bool {
+        self.bounds.iter().all(|bound| bound.met)
+    }
+
+    /// The report for people; with `check`, the bounds last.
+    pub fn text(&self, check: bool) -> String {
+        let mut out = String::new();
+        self.write_text(&mut out, check).expect("a string takes whatever is written to it");
+        out
+    }
+
+    /// The report for programs.
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"))
+    }
+
+    fn write_text(&self, out: &mut String, check: bool) -> fmt::Result {
+        writeln!(out, "{}: {}", self.command, self.measures)?;
+        writeln!(out, "machine    {}", self.machine)?;
+        if let Some(p) = &self.placement {
+            write!(out, "placement  {}: a cache line there and back in {:.0} ns, cores {}", p.distance, p.round_trip_ns, p.cores)?;
+            writeln!(out, "; {} rounds, {} discarded", p.rounds, p.discarded)?;
+        }
+        let width = self.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).max(4);
+        writeln!(out)?;
+        writeln!(out, "{:width$} {:>9} {:>10} {:>10} {:>10} {:>10} {:>7}", "us", "samples", "p50", "p99", "p99.9", "max", "ratio")?;
+        for row in &self.rows {
+            write!(out, "{:width$} {:>9} ", row.name, row.samples)?;
+            write!(out, "{:>10.2} {:>10.2} {:>10.2} {:>10.2}", row.p50_us, row.p99_us, row.p999_us, row.max_us)?;
+            match row.ratio {
+                Some(ratio) => writeln!(out, " {ratio:>7.2}")?,
+                None => writeln!(out, " {:>7}", "-")?,
+            }
+        }
+        if !self.notes.is_empty() {
+            writeln!(out)?;
+        }
+        for note in &self.notes {
+            writeln!(out, "{note}")?;
+        }
+        if check {
+            writeln!(out)?;
+            for bound in &self.bounds {
+                let verdict = if bound.met { "ok" } else { "MISSED" };
+                writeln!(out, "check: {} {:.3}, bound {}: {verdict}", bound.what, bound.figure, bound.bound)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Row {
+    /// The row of `samples`; a series without samples reads as not a number.
+    pub fn of(name: impl Into<String>, samples: &mut Samples) -> Row {
+        let mut quantile = |q| samples.quantile(q).map_or(f64::NAN, |nanos| nanos as f64 / 1e3);
+        let (p50_us, p99_us, p999_us, max_us) = (quantile(0.5), quantile(0.99), quantile(0.999), quantile(1.0));
+        Row {
+            name: name.into(),
+            samples: samples.count(),
+            mean_us: samples.mean() / 1e3,
+            p50_us,
+            p99_us,
+            p999_us,
+            max_us,
+            ratio: None,
+        }
+    }
+
+    /// The same with its median compared to `floor_us`.
+    pub fn over(self, floor_us: f64) -> Row {
+        Row { ratio: Some(self.p50_us / floor_us), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let mut report = Report::new("echo --port mem", "a test");
+        let mut floor: Samples = [1_000, 2_000, 3_000].into_iter().collect();
+        let floor = Row::of("floor", &mut floor);
+        let mut product: Samples = [4_000, 5_000, 6_000].into_iter().collect();
+        let product = Row::of("call", &mut product).over(floor.p50_us);
+        report.bound("p50 / floor", product.ratio.unwrap(), 2.0);
+        report.row(floor);
+        report.row(product);
+        report
+    }
+
+    #[test]
+    fn the_ratio_is_of_medians_and_a_missed_bound_says_so_last() {
+        let report = report();
+        assert!(!report.all_met());
+        let text = report.text(true);
+        assert!(text.trim_end().ends_with("check: p50 / floor 2.500, bound 2: MISSED"), "{text}");
+        assert!(!report.text(false).contains("MISSED"));
+    }
+
+    #[test]
+    fn json_carries_every_figure() {
+        let json: serde_json::Value = serde_json::from_str(&report().json()).unwrap();
+        assert_eq!(json["rows"][1]["p50_us"], 5.0);
+        assert_eq!(json["bounds"][0]["met"], false);
+        assert!(json["machine"]["cpu"].is_string());
+    }
+
+    #[test]
+    fn a_series_without_samples_meets_no_bound() {
+        let mut report = Report::new("x", "y");
+        report.bound("nothing", Row::of("none", &mut Samples::default()).p50_us, 1.0);
+        assert!(!report.all_met());
+    }
+}
