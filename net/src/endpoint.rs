@@ -1,0 +1,314 @@
+//! An endpoint: a port, its sessions and their timers. Its owner calls `poll`, takes the events, sends, and calls `flush`.
+//!
+//! One idea a file: what happens on arrival is in [`arrive`], how sessions are accepted in [`accept`], what leaves next in [`depart`], which incoming
+//! messages are granted more in [`grants`], and the sessions' places in [`table`].
+
+mod accept;
+mod arrive;
+mod config;
+mod depart;
+mod event;
+mod grants;
+mod table;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use zerocopy::little_endian::{U16, U32};
+
+use self::depart::Departures;
+use self::table::Table;
+use crate::class::Class;
+use crate::clock::Time;
+use crate::payload::Payload;
+use crate::port::{Address, Datagram, Port, PortCounters};
+use crate::session::{Budget, Handled, Session, Shared, Tokens};
+use crate::timer::Wheel;
+use crate::wire::{MIN_MTU, Parameters};
+
+pub(crate) use self::config::CONTROL_SLOTS;
+pub use self::config::EndpointConfig;
+pub use self::event::{CloseReason, ConnectError, EndpointCounters, Event, MessageId, RoundTrip, SendError, SessionId};
+
+/// Longest head that [`Endpoint::send`] takes beside the body, in bytes.
+pub const MAX_HEAD: usize = 512;
+/// Longest control message, in bytes. It fits one packet of the smallest MTU.
+pub const MAX_CONTROL: usize = MIN_MTU - crate::wire::DATA_OVERHEAD;
+
+/// A port, its sessions and their timers. It belongs to one thread, and does nothing unless it is called.
+pub struct Endpoint {
+    port: Box<dyn Port>,
+    /// Whether the port protects datagrams from damage.
+    integrity: bool,
+    shared: Shared,
+    tokens: Tokens,
+    sessions: Table,
+    wheel: Wheel,
+    departures: Departures,
+    arrivals: Vec<Datagram>,
+    fired: Vec<u32>,
+}
+
+impl Endpoint {
+    /// An endpoint on `port`.
+    ///
+    /// # Panics
+    ///
+    /// If the port's MTU is below [`MIN_MTU`], which ports refuse when they are opened.
+    pub fn new(port: Box<dyn Port>, config: EndpointConfig, now: Time) -> Endpoint {
+        let capabilities = port.capabilities();
+        assert!(capabilities.mtu >= MIN_MTU, "ports refuse MTUs below {MIN_MTU}");
+        let config = config.clamped();
+        let mut random = config.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        let parameters = Parameters {
+            mtu: U32::new(capabilities.mtu as u32),
+            max_message: U32::new(config.max_message as u32),
+            unscheduled: U32::new(config.unscheduled as u32),
+            slots: U16::new(config.message_slots),
+            reserved: U16::ZERO,
+            ack_delay: U32::new(config.ack_delay.as_micros() as u32),
+            peer_timeout: U32::new(config.peer_timeout.as_millis() as u32),
+        };
+        let tokens = Tokens::new((random.u64(..), random.u64(..)));
+        Endpoint {
+            integrity: capabilities.integrity,
+            tokens,
+            sessions: Table::new(config.max_sessions, random.fork()),
+            wheel: Wheel::new(),
+            departures: Departures::new(),
+            arrivals: Vec::with_capacity(config.burst),
+            fired: Vec::new(),
+            shared: Shared {
+                incarnation: random.u64(1..),
+                parameters,
+                events: VecDeque::new(),
+                counters: EndpointCounters::default(),
+                budget: Budget { used: 0, limit: config.reassembly_bytes },
+                granting: Vec::new(),
+                grants_due: false,
+                copy_out: false,
+                config,
+            },
+            port,
+        }
+        .settled(now)
+    }
+
+    fn settled(mut self, now: Time) -> Endpoint {
+        self.wheel.expire(now, &mut self.fired);
+        self
+    }
+
+    /// Opens a session to `peer`. It returns at once: messages may be sent into the session right away, and leave when the handshake is
+    /// complete ([`Event::Established`]); if it fails, [`Event::Closed`] says why.
+    pub fn connect(&mut self, peer: Address, now: Time) -> Result<SessionId, ConnectError> {
+        if std::mem::discriminant(&peer) != std::mem::discriminant(&self.port.local_address()) {
+            return Err(ConnectError::WrongKind { peer });
+        }
+        let limit = self.shared.config.max_sessions;
+        let id = self.sessions.reserve().ok_or(ConnectError::TooManySessions { limit })?;
+        self.sessions.fill(id, Session::client(id, peer, now, &self.shared));
+        self.schedule(id.slot, now);
+        Ok(id)
+    }
+
+    /// Closes a session: what was accepted for sending is delivered first, then both sides get [`Event::Closed`].
+    pub fn close(&mut self, session: SessionId, now: Time) {
+        let Some(entry) = self.sessions.get_mut(session) else { return };
+        let handled = entry.close(&mut self.shared);
+        self.after(session.slot, handled, now);
+    }
+
+    /// Accepts a message, `head` followed by `body`, for delivery to the session's other side: once, or not at all if the session ends
+    /// first ([`Event::Undelivered`] with `token`).
+    pub fn send(
+        &mut self,
+        session: SessionId,
+        class: Class,
+        head: &[u8],
+        body: Payload,
+        token: u64,
+        now: Time,
+    ) -> Result<MessageId, SendError> {
+        if head.len() > MAX_HEAD {
+            return Err(SendError::TooLarge { len: head.len(), limit: MAX_HEAD });
+        }
+        let entry = self.sessions.get_mut(session).ok_or(SendError::UnknownSession)?;
+        let message = entry.send(class, head, body, token, &mut self.shared)?;
+        self.schedule(session.slot, now);
+        Ok(message)
+    }
+
+    /// Accepts a control message of up to [`MAX_CONTROL`] bytes: it has slots, frames and a class of its own, and waits for no data,
+    /// credit or window. Delivered at most once; lost if the session ends.
+    pub fn send_control(&mut self, session: SessionId, payload: &[u8], now: Time) -> Result<(), SendError> {
+        if payload.len() > MAX_CONTROL {
+            return Err(SendError::TooLarge { len: payload.len(), limit: MAX_CONTROL });
+        }
+        let entry = self.sessions.get_mut(session).ok_or(SendError::UnknownSession)?;
+        entry.send_control(payload)?;
+        self.schedule(session.slot, now);
+        Ok(())
+    }
+
+    /// Stops sending a message, without effect if it was delivered. Its token gets no event.
+    pub fn abandon(&mut self, session: SessionId, message: MessageId, now: Time) {
+        if let Some(entry) = self.sessions.get_mut(session) {
+            entry.abandon(message);
+            self.schedule(session.slot, now);
+        }
+    }
+
+    /// The oldest event not yet taken.
+    #[inline]
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.shared.events.pop_front()
+    }
+
+    /// One turn: a burst from the port, and the timers that are due. Returns how many packets came.
+    pub fn poll(&mut self, now: Time) -> usize {
+        let count = self.arrive(now);
+        self.expire(now);
+        self.give_grants(now);
+        count
+    }
+
+    fn expire(&mut self, now: Time) {
+        if self.wheel.next().is_none_or(|next| next > now) {
+            return;
+        }
+        let mut fired = std::mem::take(&mut self.fired);
+        self.wheel.expire(now, &mut fired);
+        for slot in fired.drain(..) {
+            let Some(session) = self.sessions.at_mut(slot) else { continue };
+            session.armed = Time::NEVER;
+            let handled =
+                if session.timeout(&self.shared) <= now { session.on_timeout(now, &mut self.shared) } else { Handled::Open };
+            self.after(slot, handled, now);
+        }
+        self.fired = fired;
+    }
+
+    /// Follows a change to a session: it is scheduled again, or said goodbye to and forgotten.
+    #[inline]
+    fn after(&mut self, slot: u32, handled: Handled, now: Time) {
+        match handled {
+            Handled::Open => self.schedule(slot, now),
+            Handled::Closed => self.forget(slot, now),
+        }
+    }
+
+    fn forget(&mut self, slot: u32, now: Time) {
+        self.wheel.cancel(slot);
+        if let Some(mut session) = self.sessions.remove(slot) {
+            self.send_farewell(&mut session, now);
+        }
+    }
+
+    /// Puts a session on the ready lists where it belongs, and sets its timer.
+    #[inline]
+    fn schedule(&mut self, slot: u32, now: Time) {
+        let Some(session) = self.sessions.at_mut(slot) else { return };
+        self.departures.enlist(session, now);
+        let due = session.timeout(&self.shared);
+        // A timer that was set too early costs one look; moving it each time would cost more.
+        if due < session.armed {
+            session.armed = due;
+            self.wheel.insert(slot, due);
+        }
+    }
+
+    /// When [`Endpoint::poll`] must be called next even if nothing arrives; `now` if packets wait to be sent.
+    pub fn next_timeout(&self, now: Time) -> Option<Time> {
+        if self.departures.is_waiting() {
+            return Some(self.departures.retry_at(now));
+        }
+        self.wheel.next()
+    }
+
+    /// Prepares to block: sends the acknowledgements that still wait for something to ride on, and arms the port. `false`: packets are
+    /// waiting already, don't block.
+    pub fn before_wait(&mut self, now: Time) -> bool {
+        self.flush_acknowledgements(now);
+        self.port.prepare_wait()
+    }
+
+    /// Ends what [`Endpoint::before_wait`] began.
+    pub fn after_wait(&mut self) {
+        self.port.finish_wait();
+    }
+
+    /// Registers what becomes ready when packets arrive; see [`Port::attach_wait`].
+    pub fn attach_wait(&mut self, registry: &mio::Registry, token: mio::Token, waker: &Arc<mio::Waker>) -> io::Result<()> {
+        self.port.attach_wait(registry, token, waker)
+    }
+
+    /// The address that peers reach this endpoint by.
+    pub fn local_address(&self) -> Address {
+        self.port.local_address()
+    }
+
+    /// The number that tells this endpoint from an earlier one at the same address.
+    pub fn incarnation(&self) -> u64 {
+        self.shared.incarnation
+    }
+
+    /// Largest message accepted here, in bytes.
+    pub fn max_message(&self) -> usize {
+        self.shared.config.max_message
+    }
+
+    /// The session's measured round trip; `None` before the first measurement.
+    pub fn round_trip(&self, session: SessionId) -> Option<RoundTrip> {
+        self.sessions.get(session)?.round_trip()
+    }
+
+    /// The address of the session's other side; `None` once the session is over.
+    pub fn peer(&self, session: SessionId) -> Option<Address> {
+        self.sessions.get(session).map(|session| session.peer)
+    }
+
+    /// Whether the session's handshake is complete and it has not ended.
+    pub fn is_established(&self, session: SessionId) -> bool {
+        self.sessions.get(session).is_some_and(Session::is_established)
+    }
+
+    /// How many sessions there are, those still opening or closing included.
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Bytes held for incomplete incoming messages.
+    pub fn reassembly_bytes(&self) -> usize {
+        self.shared.budget.used
+    }
+
+    /// What was counted since the endpoint was made.
+    pub fn counters(&self) -> EndpointCounters {
+        self.shared.counters
+    }
+
+    /// What the port counted.
+    pub fn port_counters(&self) -> PortCounters {
+        self.port.counters()
+    }
+}
+
+impl Drop for Endpoint {
+    /// Tells every peer goodbye, once; who misses it notices by silence.
+    fn drop(&mut self) {
+        for mut session in self.sessions.drain() {
+            session.say_goodbye();
+            // The time in a goodbye only scales its acknowledgement's delay, which no longer matters.
+            self.send_farewell(&mut session, Time::ZERO);
+        }
+        self.departures.transmit(self.port.as_mut(), &mut self.shared.counters);
+    }
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Endpoint({}, {} sessions)", self.local_address(), self.session_count())
+    }
+}

@@ -1,0 +1,120 @@
+//! What happens to a packet on arrival: malformed ones are counted and dropped, the rest find their session.
+
+use super::Endpoint;
+use super::event::{CloseReason, SessionId};
+use crate::clock::Time;
+use crate::port::{Address, Datagram};
+use crate::session::Handled;
+use crate::wire::{Header, Kind, WireError};
+
+impl Endpoint {
+    /// Takes a burst from the port. Returns how many packets came.
+    pub(super) fn arrive(&mut self, now: Time) -> usize {
+        let mut arrivals = std::mem::take(&mut self.arrivals);
+        let count = match self.port.receive(&mut arrivals, self.shared.config.burst) {
+            Ok(count) => count,
+            Err(error) => {
+                if self.shared.counters.port_errors == 0 {
+                    tracing::warn!(%error, "the port failed to receive");
+                }
+                self.shared.counters.port_errors += 1;
+                arrivals.len()
+            }
+        };
+        if count > 0 {
+            self.shared.copy_out = self.port.receive_frames_low();
+        }
+        for datagram in arrivals.drain(..) {
+            if let Err(error) = self.take(now, datagram) {
+                tracing::trace!(%error, "dropped a packet");
+                self.shared.counters.malformed += 1;
+            }
+        }
+        self.arrivals = arrivals;
+        count
+    }
+
+    #[inline]
+    fn take(&mut self, now: Time, datagram: Datagram) -> Result<(), WireError> {
+        let Datagram { frame, peer } = datagram;
+        let (header, kind) = match Header::parse(&frame) {
+            Ok(parsed) => parsed,
+            Err(WireError::Version(version)) => {
+                self.refuse_version(now, version, &frame, peer);
+                return Err(WireError::Version(version));
+            }
+            Err(error) => return Err(error),
+        };
+        let header = *header;
+        if !self.integrity {
+            Header::verify(&frame)?;
+        }
+        self.shared.counters.packets_received += 1;
+        match kind {
+            Kind::Data | Kind::Control | Kind::Ack => {
+                let id = SessionId::from_u64(header.session.get());
+                match self.sessions.get_mut(id) {
+                    Some(session) if session.peer == peer => {
+                        let handled = session.receive(now, header, kind, frame, &mut self.shared)?;
+                        self.after(id.slot, handled, now);
+                    }
+                    Some(_) => self.shared.counters.stray += 1,
+                    None => {
+                        self.shared.counters.stray += 1;
+                        self.reset(&header, frame.len(), peer);
+                    }
+                }
+                Ok(())
+            }
+            Kind::Hello => self.accept(now, &frame, peer),
+            Kind::Challenge | Kind::Welcome | Kind::Refuse => {
+                let id = SessionId::from_u64(header.session.get());
+                match self.sessions.get_mut(id) {
+                    Some(session) if session.peer == peer => {
+                        let handled = session.receive_answer(now, kind, &frame, &mut self.shared)?;
+                        if kind == Kind::Welcome && handled == Handled::Open {
+                            self.sessions.learn_remote(id.slot);
+                            self.supersede(id.slot, now);
+                        }
+                        self.after(id.slot, handled, now);
+                    }
+                    _ => self.shared.counters.stray += 1,
+                }
+                Ok(())
+            }
+            Kind::Reset => {
+                self.take_reset(now, &header, peer);
+                Ok(())
+            }
+        }
+    }
+
+    /// The peer does not know a session (it restarted). Only who saw one of our packets can name both its session and its number.
+    fn take_reset(&mut self, now: Time, header: &Header, peer: Address) {
+        let Some(id) = self.sessions.by_remote(peer, header.session.get()) else {
+            self.shared.counters.stray += 1;
+            return;
+        };
+        let session = self.sessions.get_mut(id).expect("the table's own id");
+        if session.sent_lately(header.number.get()) {
+            let reason = session.reset_reason();
+            let handled = session.finish(reason, &mut self.shared);
+            self.after(id.slot, handled, now);
+        } else {
+            self.shared.counters.stray += 1;
+        }
+    }
+
+    /// A session with a new incarnation of an address ends those with the old ones: that peer restarted.
+    pub(super) fn supersede(&mut self, slot: u32, now: Time) {
+        let Some(session) = self.sessions.at_mut(slot) else { return };
+        let (peer, incarnation) = (session.peer, session.remote_incarnation);
+        for other in self.sessions.by_peer(peer) {
+            let Some(session) = self.sessions.at_mut(other) else { continue };
+            if other != slot && session.remote_incarnation != 0 && session.remote_incarnation != incarnation {
+                let handled = session.finish(CloseReason::PeerRestarted, &mut self.shared);
+                self.after(other, handled, now);
+            }
+        }
+    }
+}

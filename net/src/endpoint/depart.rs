@@ -1,0 +1,225 @@
+//! What leaves next: sessions with something urgent first, then by their most urgent class, taking turns within it.
+
+use std::collections::VecDeque;
+
+use super::Endpoint;
+use super::event::EndpointCounters;
+use crate::class::Class;
+use crate::clock::Time;
+use crate::frame::Frame;
+use crate::port::{Address, Datagram, Port, Purpose};
+use crate::session::Session;
+use crate::wire::Header;
+
+/// Packets handed to the port by one call.
+const BURST: usize = 32;
+/// Packets that one session sends in a row, so that a burst to one peer can leave as one segmented send.
+const TURN: usize = 8;
+/// Packets sent by one flush; the rest waits until what arrived meanwhile was looked at.
+const FLUSH: usize = 256;
+/// Frames borrowed from the port at a time.
+const BORROW: usize = 32;
+/// How long to wait before a port that was full is tried again, in nanoseconds.
+const RETRY: u64 = 50_000;
+
+#[derive(Debug)]
+pub(super) struct Departures {
+    urgent: VecDeque<u32>,
+    data: [VecDeque<u32>; Class::COUNT],
+    burst: VecDeque<Datagram>,
+    transmit_frames: Vec<Frame>,
+    control_frames: Vec<Frame>,
+    /// The port, or its frames, ran out in the last flush.
+    blocked: bool,
+}
+
+impl Departures {
+    pub(super) fn new() -> Departures {
+        Departures {
+            urgent: VecDeque::new(),
+            data: Default::default(),
+            burst: VecDeque::with_capacity(2 * BURST),
+            transmit_frames: Vec::with_capacity(BORROW),
+            control_frames: Vec::with_capacity(BORROW),
+            blocked: false,
+        }
+    }
+
+    /// Puts a session on the lists where it belongs, once on each.
+    #[inline]
+    pub(super) fn enlist(&mut self, session: &mut Session, now: Time) {
+        if session.ready & 1 == 0 && session.has_urgent(now) {
+            session.ready |= 1;
+            self.urgent.push_back(session.id.slot);
+        }
+        if let Some(class) = session.data_class()
+            && session.ready & 2 << class == 0
+        {
+            session.ready |= 2 << class;
+            self.data[class].push_back(session.id.slot);
+        }
+    }
+
+    /// Whether something waits to be sent.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.burst.is_empty() || !self.urgent.is_empty() || self.data.iter().any(|list| !list.is_empty())
+    }
+
+    /// When to flush again.
+    pub(super) fn retry_at(&self, now: Time) -> Time {
+        if self.blocked { now.plus_nanos(RETRY) } else { now }
+    }
+
+    /// A frame for a control packet.
+    pub(super) fn control_frame(&mut self, port: &mut dyn Port) -> Option<Frame> {
+        if self.control_frames.is_empty() {
+            port.allocate(Purpose::Control, &mut self.control_frames, BORROW);
+        }
+        self.control_frames.pop()
+    }
+
+    fn transmit_frame(&mut self, port: &mut dyn Port) -> Option<Frame> {
+        if self.transmit_frames.is_empty() {
+            port.allocate(Purpose::Transmit, &mut self.transmit_frames, BORROW);
+        }
+        self.transmit_frames.pop()
+    }
+
+    /// Queues a finished packet.
+    #[inline]
+    pub(super) fn push(&mut self, mut frame: Frame, peer: Address, integrity: bool) {
+        if !integrity {
+            Header::seal(frame.data_mut());
+        }
+        self.burst.push_back(Datagram { frame, peer });
+    }
+
+    /// Hands what is queued to the port. `false`: it did not take all.
+    #[inline]
+    pub(super) fn transmit(&mut self, port: &mut dyn Port, counters: &mut EndpointCounters) -> bool {
+        if !self.burst.is_empty() {
+            match port.transmit(&mut self.burst) {
+                Ok(sent) => counters.packets_sent += sent as u64,
+                Err(error) => {
+                    if counters.port_errors == 0 {
+                        tracing::warn!(%error, "the port failed to send");
+                    }
+                    counters.port_errors += 1;
+                    // What the port neither took nor will ever take must not stay in front; it is recovered as a loss.
+                    self.burst.clear();
+                }
+            }
+        }
+        self.blocked = !self.burst.is_empty();
+        !self.blocked
+    }
+}
+
+impl Endpoint {
+    /// Sends what is due, as far as the port takes it.
+    pub fn flush(&mut self, now: Time) {
+        let mut packets = 0;
+        loop {
+            if !self.departures.transmit(self.port.as_mut(), &mut self.shared.counters) {
+                return;
+            }
+            if packets >= FLUSH || !self.fill(now) {
+                return;
+            }
+            packets += self.departures.burst.len();
+        }
+    }
+
+    /// Fills the burst with what is most urgent. `false`: there was nothing, or no frame for it.
+    #[inline]
+    fn fill(&mut self, now: Time) -> bool {
+        while self.departures.burst.len() < BURST {
+            if let Some(slot) = self.departures.urgent.pop_front() {
+                if !self.depart_urgent(slot, now) {
+                    break;
+                }
+            } else if let Some(class) = self.departures.data.iter().position(|list| !list.is_empty()) {
+                if !self.depart_data(class, now) {
+                    break;
+                }
+            } else {
+                break;
+            }
+        }
+        !self.departures.burst.is_empty()
+    }
+
+    /// Sends everything urgent of one session. `false`: no frame.
+    fn depart_urgent(&mut self, slot: u32, now: Time) -> bool {
+        let Some(session) = self.sessions.at_mut(slot) else { return true };
+        session.ready &= !1;
+        while session.has_urgent(now) {
+            let Some(mut frame) = self.departures.control_frame(self.port.as_mut()) else {
+                session.ready |= 1;
+                self.departures.urgent.push_front(slot);
+                self.departures.blocked = true;
+                return false;
+            };
+            if session.emit_urgent(now, &mut frame, false, &mut self.shared) {
+                let peer = session.peer;
+                self.departures.push(frame, peer, self.integrity);
+            } else {
+                self.departures.control_frames.push(frame);
+                break;
+            }
+        }
+        self.schedule(slot, now);
+        true
+    }
+
+    /// Sends a turn of data of the first session of a class. `false`: no frame.
+    #[inline]
+    fn depart_data(&mut self, class: usize, now: Time) -> bool {
+        let Some(slot) = self.departures.data[class].pop_front() else { return true };
+        let Some(session) = self.sessions.at_mut(slot) else { return true };
+        session.ready &= !(2 << class);
+        for _ in 0..TURN {
+            if session.data_class().is_none_or(|ready| ready > class) {
+                break;
+            }
+            let Some(mut frame) = self.departures.transmit_frame(self.port.as_mut()) else {
+                session.ready |= 2 << class;
+                self.departures.data[class].push_front(slot);
+                self.departures.blocked = true;
+                return false;
+            };
+            if session.emit_data(now, &mut frame) {
+                let peer = session.peer;
+                self.departures.push(frame, peer, self.integrity);
+            } else {
+                self.departures.transmit_frames.push(frame);
+                break;
+            }
+        }
+        self.schedule(slot, now);
+        true
+    }
+
+    /// Sends every acknowledgement that waits for something to ride on: nothing will come for a while.
+    pub(super) fn flush_acknowledgements(&mut self, now: Time) {
+        for slot in 0..self.sessions.slots() {
+            let Some(session) = self.sessions.at_mut(slot).filter(|session| session.owes_acknowledgement()) else { continue };
+            let Some(mut frame) = self.departures.control_frame(self.port.as_mut()) else { break };
+            if session.emit_urgent(now, &mut frame, true, &mut self.shared) {
+                let peer = session.peer;
+                self.departures.push(frame, peer, self.integrity);
+            }
+        }
+        self.flush(now);
+    }
+
+    /// Sends the last packet of a session that is over.
+    pub(super) fn send_farewell(&mut self, session: &mut Session, now: Time) {
+        if let Some(mut frame) = self.departures.control_frame(self.port.as_mut())
+            && session.emit_farewell(now, &mut frame)
+        {
+            let peer = session.peer;
+            self.departures.push(frame, peer, self.integrity);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The bytes of a message, wherever they lie: in the frame that they arrived in, or in reference-counted memory.
+
+use std::fmt;
+use std::ops::Deref;
+
+use bytes::Bytes;
+
+use crate::frame::Frame;
+
+/// A message's bytes. A received message of one packet *is* that packet's frame (no copy is made, and the frame goes back to its
+/// pool when the payload is dropped, on whichever thread); larger ones, and those to send, are [`Bytes`].
+pub struct Payload(Repr);
+
+enum Repr {
+    Frame(Frame),
+    Bytes(Bytes),
+}
+
+impl Payload {
+    /// No bytes.
+    pub const fn empty() -> Payload {
+        Payload(Repr::Bytes(Bytes::new()))
+    }
+
+    /// The received range of a frame.
+    pub fn from_frame(frame: Frame) -> Payload {
+        Payload(Repr::Frame(frame))
+    }
+
+    /// A copy of `bytes` on the heap.
+    pub fn copy_from(bytes: &[u8]) -> Payload {
+        Payload(Repr::Bytes(Bytes::copy_from_slice(bytes)))
+    }
+
+    /// Cuts `count` bytes (at most all) off the front, without moving the rest.
+    pub fn trim_front(&mut self, count: usize) {
+        match &mut self.0 {
+            Repr::Frame(frame) => frame.trim_front(count.min(frame.len())),
+            Repr::Bytes(bytes) => *bytes = bytes.split_off(count.min(bytes.len())),
+        }
+    }
+
+    /// The same bytes as [`Bytes`]: free unless they lie in a frame, from which they are copied (so that the frame can go back).
+    pub fn into_bytes(self) -> Bytes {
+        match self.0 {
+            Repr::Frame(frame) => Bytes::copy_from_slice(&frame),
+            Repr::Bytes(bytes) => bytes,
+        }
+    }
+
+    /// Whether the bytes occupy a frame of a port's receive pool.
+    pub fn holds_frame(&self) -> bool {
+        matches!(self.0, Repr::Frame(_))
+    }
+}
+
+impl Deref for Payload {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Frame(frame) => frame,
+            Repr::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+impl AsRef<[u8]> for Payload {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Default for Payload {
+    fn default() -> Payload {
+        Payload::empty()
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Payload({} bytes)", self.len())
+    }
+}
+
+impl From<Bytes> for Payload {
+    fn from(bytes: Bytes) -> Payload {
+        Payload(Repr::Bytes(bytes))
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Payload {
+        Payload(Repr::Bytes(Bytes::from(bytes)))
+    }
+}
+
+impl From<String> for Payload {
+    fn from(text: String) -> Payload {
+        Payload::from(text.into_bytes())
+    }
+}
+
+impl From<&'static [u8]> for Payload {
+    fn from(bytes: &'static [u8]) -> Payload {
+        Payload(Repr::Bytes(Bytes::from_static(bytes)))
+    }
+}
+
+impl<const N: usize> From<&'static [u8; N]> for Payload {
+    fn from(bytes: &'static [u8; N]) -> Payload {
+        Payload::from(bytes.as_slice())
+    }
+}
+
+impl From<&'static str> for Payload {
+    fn from(text: &'static str) -> Payload {
+        Payload::from(text.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trimming_the_front_leaves_the_rest_in_either_form() {
+        let mut frame = Frame::detached(64);
+        frame.set_range(0, 6);
+        frame.data_mut().copy_from_slice(b"abcdef");
+        for mut payload in [Payload::from_frame(frame), Payload::from("abcdef")] {
+            payload.trim_front(2);
+            assert_eq!(&*payload, b"cdef");
+            payload.trim_front(100);
+            assert!(payload.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_payload_crosses_threads() {
+        fn sendable<T: Send + 'static>(_: &T) {}
+        sendable(&Payload::empty());
+    }
+}

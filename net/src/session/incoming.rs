@@ -1,0 +1,334 @@
+//! Messages on their way in: each is put together on its own and delivered at most once, so that a lost or large one holds up no other.
+
+use bytes::Bytes;
+
+use super::bits::Bits;
+use crate::class::Class;
+use crate::clock::Time;
+use crate::endpoint::CONTROL_SLOTS;
+use crate::wire::{Fragment, WireError};
+
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    /// Bytes of payload in each data packet but a message's last.
+    fragment: usize,
+    /// Slots that the peer may use, the control ones included.
+    limit: u16,
+    max_message: u32,
+    unscheduled: u32,
+    slots: Vec<Slot>,
+    partial: usize,
+}
+
+/// A slot of the peer's: the sequence number of its latest message, and what is there of it.
+#[derive(Debug, Default)]
+struct Slot {
+    sequence: u32,
+    /// `None`: the message is complete (or there was none yet).
+    assembly: Option<Box<Assembly>>,
+}
+
+#[derive(Debug)]
+struct Assembly {
+    buffer: Vec<u8>,
+    have: Bits,
+    received: u32,
+    class: Class,
+    granted: u32,
+    progress: Time,
+}
+
+/// What a fragment did.
+#[derive(Debug)]
+pub(crate) enum Arrival {
+    /// It is the whole message: the packet's own payload.
+    Single(Class),
+    /// It is a whole control message.
+    Control,
+    /// It completed this message.
+    Complete(Class, Bytes),
+    /// More is to come. `new`: this message is longer than its sender may send without grants, and was not known before.
+    Partial { new: bool },
+    /// It was there already.
+    Duplicate,
+    /// There is no memory for its message now.
+    Pressure,
+}
+
+/// The memory that incomplete messages share.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    pub(crate) used: usize,
+    pub(crate) limit: usize,
+}
+
+/// How far an incomplete message is, for the grants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    pub(crate) class: Class,
+    pub(crate) total: u32,
+    pub(crate) received: u32,
+    pub(crate) granted: u32,
+    pub(crate) progress: Time,
+}
+
+impl Incoming {
+    pub(crate) fn new(fragment: usize, slots: u16, max_message: u32, unscheduled: u32) -> Incoming {
+        Incoming {
+            fragment,
+            limit: slots.saturating_add(CONTROL_SLOTS),
+            max_message,
+            unscheduled,
+            slots: Vec::new(),
+            partial: 0,
+        }
+    }
+
+    /// Takes the session's fragment size, known when the handshake is complete. Nothing was received before.
+    pub(crate) fn establish(&mut self, fragment: usize) {
+        self.fragment = fragment;
+    }
+
+    /// Takes one fragment.
+    #[inline]
+    pub(crate) fn receive(
+        &mut self,
+        header: &Fragment,
+        payload: &[u8],
+        now: Time,
+        budget: &mut Budget,
+    ) -> Result<Arrival, WireError> {
+        let number = header.slot.get();
+        let (total, offset) = (header.total.get(), header.offset.get());
+        if number >= self.limit {
+            return Err(WireError::Field("message slot"));
+        }
+        if total > self.max_message {
+            return Err(WireError::Field("message length"));
+        }
+        let is_control = number < CONTROL_SLOTS;
+        let class = match (is_control, header.class) {
+            (true, Fragment::CONTROL) => None,
+            (false, class) => Some(Class::from_index(class).ok_or(WireError::Field("class"))?),
+            _ => return Err(WireError::Field("class")),
+        };
+        let at = usize::from(number);
+        if at >= self.slots.len() {
+            self.slots.resize_with(at + 1, Slot::default);
+        }
+        let slot = &mut self.slots[at];
+        let ahead = header.sequence.get().wrapping_sub(slot.sequence) as i32;
+        if ahead < 0 || ahead == 0 && slot.assembly.is_none() {
+            return Ok(Arrival::Duplicate);
+        }
+        let single = offset == 0 && payload.len() == total as usize && payload.len() <= self.fragment;
+        if single {
+            if ahead == 0 {
+                return Err(WireError::Field("message length"));
+            }
+            self.discard(at, budget);
+            self.slots[at].sequence = header.sequence.get();
+            return Ok(class.map_or(Arrival::Control, Arrival::Single));
+        }
+        let Some(class) = class else { return Err(WireError::Field("control message")) };
+        self.receive_part(header, payload, class, ahead > 0, now, budget)
+    }
+
+    fn receive_part(
+        &mut self,
+        header: &Fragment,
+        payload: &[u8],
+        class: Class,
+        new: bool,
+        now: Time,
+        budget: &mut Budget,
+    ) -> Result<Arrival, WireError> {
+        let (total, offset) = (header.total.get() as usize, header.offset.get() as usize);
+        let expected = total.saturating_sub(offset).min(self.fragment);
+        if !offset.is_multiple_of(self.fragment) || payload.is_empty() || payload.len() != expected || total <= self.fragment {
+            return Err(WireError::Field("fragment"));
+        }
+        let at = usize::from(header.slot.get());
+        if new {
+            if budget.used + total > budget.limit {
+                return Ok(Arrival::Pressure);
+            }
+            self.discard(at, budget);
+            budget.used += total;
+            self.partial += 1;
+            let mut have = Bits::default();
+            have.reset(total.div_ceil(self.fragment) as u32);
+            let granted = (total as u32).min(self.unscheduled.max(1));
+            let assembly = Assembly { buffer: vec![0; total], have, received: 0, class, granted, progress: now };
+            self.slots[at] = Slot { sequence: header.sequence.get(), assembly: Some(Box::new(assembly)) };
+        }
+        let slot = &mut self.slots[at];
+        let assembly = slot.assembly.as_mut().expect("made above, or the slot is not complete");
+        if assembly.buffer.len() != total || assembly.class != class {
+            return Err(WireError::Field("message length"));
+        }
+        if offset > 0 && offset >= assembly.granted as usize {
+            return Err(WireError::Field("offset beyond the grant"));
+        }
+        if !assembly.have.insert((offset / self.fragment) as u32) {
+            return Ok(Arrival::Duplicate);
+        }
+        assembly.buffer[offset..offset + payload.len()].copy_from_slice(payload);
+        assembly.received += payload.len() as u32;
+        assembly.progress = now;
+        if assembly.received as usize == total {
+            let assembly = slot.assembly.take().expect("it was just written to");
+            budget.used -= total;
+            self.partial -= 1;
+            return Ok(Arrival::Complete(class, Bytes::from(assembly.buffer)));
+        }
+        Ok(Arrival::Partial { new: new && (assembly.granted as usize) < total })
+    }
+
+    /// The peer gave this message up.
+    pub(crate) fn abandoned(&mut self, number: u16, sequence: u32, budget: &mut Budget) {
+        let at = usize::from(number);
+        if self.slots.get(at).is_some_and(|slot| slot.sequence == sequence) {
+            self.discard(at, budget);
+        }
+    }
+
+    /// How far the message is; `None` once it is complete or gone.
+    pub(crate) fn need(&self, number: u16, sequence: u32) -> Option<Need> {
+        let slot = self.slots.get(usize::from(number))?;
+        let assembly = slot.assembly.as_ref().filter(|_| slot.sequence == sequence)?;
+        Some(Need {
+            class: assembly.class,
+            total: assembly.buffer.len() as u32,
+            received: assembly.received,
+            granted: assembly.granted,
+            progress: assembly.progress,
+        })
+    }
+
+    /// Records that the message may now be sent up to here.
+    pub(crate) fn grant(&mut self, number: u16, sequence: u32, upto: u32) {
+        if let Some(slot) = self.slots.get_mut(usize::from(number))
+            && slot.sequence == sequence
+            && let Some(assembly) = &mut slot.assembly
+        {
+            assembly.granted = assembly.granted.max(upto);
+        }
+    }
+
+    /// Whether a message stands still although its sender may send, since before `deadline`.
+    pub(crate) fn is_stalled(&self, deadline: Time) -> bool {
+        self.partial > 0
+            && self
+                .slots
+                .iter()
+                .filter_map(|slot| slot.assembly.as_ref())
+                .any(|assembly| assembly.received < assembly.granted && assembly.progress < deadline)
+    }
+
+    /// Gives all memory back.
+    pub(crate) fn clear(&mut self, budget: &mut Budget) {
+        for at in 0..self.slots.len() {
+            self.discard(at, budget);
+        }
+    }
+
+    fn discard(&mut self, at: usize, budget: &mut Budget) {
+        if let Some(assembly) = self.slots[at].assembly.take() {
+            budget.used -= assembly.buffer.len();
+            self.partial -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use zerocopy::little_endian::{U16, U32};
+
+    use super::*;
+
+    const FRAGMENT: usize = 10;
+
+    fn header(sequence: u32, total: usize, offset: usize) -> Fragment {
+        Fragment {
+            slot: U16::new(CONTROL_SLOTS),
+            class: Class::Normal as u8,
+            reserved: 0,
+            sequence: U32::new(sequence),
+            total: U32::new(total as u32),
+            offset: U32::new(offset as u32),
+        }
+    }
+
+    fn incoming() -> (Incoming, Budget) {
+        (Incoming::new(FRAGMENT, 4, 1000, 1000), Budget { used: 0, limit: 1000 })
+    }
+
+    #[test]
+    fn a_duplicate_never_delivers_again_even_after_its_slot_was_used_again() {
+        let (mut incoming, mut budget) = incoming();
+        let mut take = |sequence| incoming.receive(&header(sequence, 3, 0), b"abc", Time::ZERO, &mut budget).unwrap();
+        assert!(matches!(take(1), Arrival::Single(Class::Normal)));
+        assert!(matches!(take(1), Arrival::Duplicate));
+        assert!(matches!(take(2), Arrival::Single(_)));
+        assert!(matches!(take(1), Arrival::Duplicate));
+    }
+
+    #[test]
+    fn impossible_fields_are_refused() {
+        let (mut incoming, mut budget) = incoming();
+        let mut take = |header: Fragment, payload: &[u8]| incoming.receive(&header, payload, Time::ZERO, &mut budget);
+        assert!(take(Fragment { slot: U16::new(CONTROL_SLOTS + 4), ..header(1, 3, 0) }, b"abc").is_err());
+        assert!(take(Fragment { class: 9, ..header(1, 3, 0) }, b"abc").is_err());
+        assert!(take(Fragment { slot: U16::new(0), ..header(1, 3, 0) }, b"abc").is_err(), "data in a control slot");
+        assert!(take(header(1, 1001, 0), &[0; FRAGMENT]).is_err(), "above the limit");
+        assert!(take(header(1, 30, 5), &[0; FRAGMENT]).is_err(), "offset between fragments");
+        assert!(take(header(1, 30, 0), &[0; FRAGMENT - 1]).is_err(), "a hole");
+        assert!(take(header(1, 30, 30), &[]).is_err(), "past the end");
+        assert!(take(header(1, 30, 0), &[0; FRAGMENT]).is_ok());
+        assert!(take(header(1, 31, 10), &[0; FRAGMENT]).is_err(), "another length under the same name");
+        assert_eq!(budget.used, 30);
+    }
+
+    #[test]
+    fn without_memory_a_message_waits_and_a_replaced_or_abandoned_one_gives_it_back() {
+        let (mut incoming, mut budget) = incoming();
+        budget.limit = 50;
+        let mut take = |sequence, total, budget: &mut Budget| {
+            incoming.receive(&header(sequence, total, 0), &[0; FRAGMENT], Time::ZERO, budget).unwrap()
+        };
+        assert!(matches!(take(1, 40, &mut budget), Arrival::Partial { .. }));
+        assert!(matches!(take(2, 40, &mut budget), Arrival::Pressure));
+        budget.limit = 100;
+        assert!(matches!(take(2, 30, &mut budget), Arrival::Partial { .. }));
+        assert_eq!(budget.used, 30);
+        incoming.abandoned(CONTROL_SLOTS, 1, &mut budget);
+        assert_eq!(budget.used, 30, "a stale abandon is ignored");
+        incoming.abandoned(CONTROL_SLOTS, 2, &mut budget);
+        assert_eq!(budget.used, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn fragments_in_any_order_with_duplicates_give_the_message_once(
+            message in prop::collection::vec(any::<u8>(), FRAGMENT + 1..200),
+            order in prop::collection::vec(any::<prop::sample::Index>(), 1..100),
+        ) {
+            let (mut incoming, mut budget) = incoming();
+            let count = message.len().div_ceil(FRAGMENT);
+            let mut delivered = None;
+            for at in order.iter().map(|index| index.index(count)).chain(0..count) {
+                let offset = at * FRAGMENT;
+                let payload = &message[offset..message.len().min(offset + FRAGMENT)];
+                match incoming.receive(&header(1, message.len(), offset), payload, Time::ZERO, &mut budget).unwrap() {
+                    Arrival::Complete(_, bytes) => { prop_assert!(delivered.replace(bytes).is_none()); }
+                    Arrival::Partial { .. } | Arrival::Duplicate => {}
+                    other => prop_assert!(false, "{:?}", other),
+                }
+            }
+            prop_assert_eq!(delivered.as_deref(), Some(&message[..]));
+            prop_assert_eq!(budget.used, 0);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Which packet numbers were received, what to acknowledge, and when.
+
+use crate::clock::Time;
+use crate::wire::expand_number;
+
+/// Acknowledge at once after this many packets: half of what the header's bitmap tells of, so that one lost acknowledgement costs nothing.
+const ACK_EVERY: u32 = 32;
+/// Numbers that far below the largest are too old to tell new from duplicate.
+const HISTORY: u64 = 128;
+
+#[derive(Debug)]
+pub(crate) struct Received {
+    largest: u64,
+    /// Bit n: `largest - 1 - n` was received.
+    below: u128,
+    /// When `largest` came.
+    at: Time,
+    /// Packets that want an acknowledgement since the last one left.
+    owed: u32,
+    /// When the owed acknowledgement leaves on its own; `NEVER` if none is owed.
+    due: Time,
+}
+
+impl Received {
+    pub(crate) fn new() -> Received {
+        Received { largest: 0, below: 0, at: Time::ZERO, owed: 0, due: Time::NEVER }
+    }
+
+    /// The full number of a packet, and whether it is new. Nothing is recorded yet.
+    #[inline]
+    pub(crate) fn check(&self, low: u32) -> (u64, bool) {
+        let number = expand_number(low, self.largest.wrapping_add(1));
+        let new = if number > self.largest {
+            true
+        } else {
+            let back = self.largest - number;
+            back != 0 && back <= HISTORY && number != 0 && self.below >> (back - 1) & 1 == 0
+        };
+        (number, new)
+    }
+
+    /// Records a new number. `eliciting`: the packet wants an acknowledgement; `delay`: how long that may wait.
+    #[inline]
+    pub(crate) fn record(&mut self, number: u64, now: Time, eliciting: bool, delay: u64) {
+        let in_order = number == self.largest + 1;
+        if number > self.largest {
+            let by = number - self.largest;
+            self.below = if by > HISTORY {
+                0
+            } else if by == HISTORY {
+                1 << (HISTORY - 1)
+            } else {
+                self.below << by | 1 << (by - 1)
+            };
+            if self.largest == 0 {
+                // There is no number 0.
+                self.below = 0;
+            }
+            self.largest = number;
+            self.at = now;
+        } else {
+            self.below |= 1 << (self.largest - number - 1);
+        }
+        if eliciting {
+            self.owed += 1;
+            // A gap, or a late packet: the sender should know soon. Otherwise wait for something to ride on.
+            if !in_order || self.owed >= ACK_EVERY {
+                self.due = Time::ZERO;
+            } else if self.due == Time::NEVER {
+                self.due = now.plus_nanos(delay);
+            }
+        }
+    }
+
+    /// When the acknowledgement leaves on its own.
+    #[inline]
+    pub(crate) fn due(&self) -> Time {
+        self.due
+    }
+
+    /// Whether an acknowledgement is owed at all.
+    #[inline]
+    pub(crate) fn is_owed(&self) -> bool {
+        self.owed > 0
+    }
+
+    /// What the header says: largest, bitmap, and the delay in units of 256 ns. Clears what is owed.
+    #[inline]
+    pub(crate) fn acknowledge(&mut self, now: Time) -> (u32, u64, u16) {
+        let delay = (now.nanos_since(self.at) / 256).min(u64::from(u16::MAX));
+        self.owed = 0;
+        self.due = Time::NEVER;
+        (self.largest as u32, self.below as u64, delay as u16)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_run_in_order_is_acknowledged_after_the_delay_and_a_gap_at_once() {
+        let mut received = Received::new();
+        received.record(1, Time::from_nanos(10), true, 100);
+        assert_eq!(received.due(), Time::from_nanos(110));
+        received.record(2, Time::from_nanos(50), true, 100);
+        assert_eq!(received.due(), Time::from_nanos(110));
+        received.record(4, Time::from_nanos(60), true, 100);
+        assert_eq!(received.due(), Time::ZERO);
+        let (largest, bits, _) = received.acknowledge(Time::from_nanos(60));
+        assert_eq!((largest, bits), (4, 0b110));
+        assert_eq!(received.due(), Time::NEVER);
+    }
+
+    proptest! {
+        #[test]
+        fn every_number_is_new_exactly_once(numbers in prop::collection::vec(1u64..300, 1..400)) {
+            let mut received = Received::new();
+            let mut seen = BTreeSet::new();
+            let mut largest = 0;
+            for number in numbers {
+                let (full, new) = received.check(number as u32);
+                prop_assert_eq!(full, number);
+                let too_old = number + HISTORY < largest;
+                prop_assert_eq!(new, !too_old && !seen.contains(&number), "{}", number);
+                if new {
+                    received.record(number, Time::ZERO, true, 0);
+                    seen.insert(number);
+                    largest = largest.max(number);
+                    let (ack, bits, _) = received.acknowledge(Time::ZERO);
+                    prop_assert_eq!(u64::from(ack), largest);
+                    for back in 1..=64u64.min(largest - 1) {
+                        prop_assert_eq!(bits >> (back - 1) & 1 == 1, seen.contains(&(largest - back)));
+                    }
+                }
+            }
+        }
+    }
+}
