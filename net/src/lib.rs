@@ -7,7 +7,17 @@
 
 pub mod class;
 pub mod clock;
+#[cfg(not(tautline_loom))]
+pub mod endpoint;
 pub mod frame;
 #[cfg(not(tautline_loom))]
+pub mod payload;
+#[cfg(not(tautline_loom))]
 pub mod port;
+#[cfg(not(tautline_loom))]
+mod session;
 pub mod sync;
+#[cfg(not(tautline_loom))]
+pub mod timer;
+#[cfg(not(tautline_loom))]
+pub mod wire;

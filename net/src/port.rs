@@ -61,6 +61,11 @@ pub trait Port {
     /// and those longer than the MTU, are dropped and counted.
     fn receive(&mut self, into: &mut Vec<Datagram>, max: usize) -> Result<usize, PortError>;
 
+    /// Whether receive frames run low: who holds received frames for long copies their bytes out then.
+    fn receive_frames_low(&self) -> bool {
+        false
+    }
+
     /// Appends up to `count` empty frames for sending to `into` and says how many. Fewer than asked is pressure, not an error.
     fn allocate(&mut self, purpose: Purpose, into: &mut Vec<Frame>, count: usize) -> usize;
 

@@ -99,7 +99,7 @@ pub(crate) struct Session {
     probe_packets: u8,
     last_heard: Time,
     last_ping: Time,
-    /// What stands in the endpoint's ready lists: bit 0 urgent, bit 1 + n class n.
+    /// Which of the endpoint's departure lists the session stands on.
     pub(crate) ready: u8,
     /// The time that the endpoint's wheel is set to for this session.
     pub(crate) armed: Time,
@@ -173,14 +173,7 @@ impl Session {
     }
 
     /// Both sides know each other.
-    fn establish(
-        &mut self,
-        remote: u64,
-        incarnation: u64,
-        parameters: &Parameters,
-        round_trip: Option<u64>,
-        shared: &mut Shared,
-    ) {
+    fn establish(&mut self, remote: u64, incarnation: u64, parameters: &Parameters, round_trip: Option<u64>, shared: &mut Shared) {
         self.remote = remote;
         self.remote_incarnation = incarnation;
         if self.state == State::Opening {
@@ -617,13 +610,7 @@ fn body(mut frame: Frame, copy_out: bool) -> Payload {
 
 /// What a packet's end means for what it carried. `true`: it carried the close, and that arrived.
 #[inline]
-fn settle(
-    outgoing: &mut Outgoing,
-    items: &mut SmallVec<[Item; 2]>,
-    unscheduled: u32,
-    verdict: Verdict,
-    content: &Content,
-) -> bool {
+fn settle(outgoing: &mut Outgoing, items: &mut SmallVec<[Item; 2]>, unscheduled: u32, verdict: Verdict, content: &Content) -> bool {
     match (verdict, content) {
         (Verdict::Acknowledged, Content::Data { slot, sequence, fragment }) => {
             outgoing.acknowledged(Ticket { slot: *slot, sequence: *sequence }, *fragment, unscheduled);

@@ -137,12 +137,10 @@ impl Wheel {
         // The level whose slots are just fine enough to tell `ticks` from now.
         let distance = (ticks ^ self.elapsed) | (SLOTS as u64 - 1);
         let level = (((63 - distance.leading_zeros()) / SLOT_BITS) as usize).min(LEVELS - 1);
-        let slot = if level == LEVELS - 1 && distance >> (SLOT_BITS * LEVELS as u32) != 0 {
-            // Beyond the horizon: as far ahead as the last level goes.
-            ((self.elapsed >> (SLOT_BITS * (LEVELS as u32 - 1))) as usize + SLOTS - 1) & (SLOTS - 1)
-        } else {
-            (ticks >> (SLOT_BITS * level as u32)) as usize & (SLOTS - 1)
-        };
+        let shift = SLOT_BITS * level as u32;
+        // Beyond the last level's reach: as far ahead as it goes, to be looked at again there.
+        let position = (ticks >> shift).min((self.elapsed >> shift) + SLOTS as u64 - 1);
+        let slot = position as usize & (SLOTS - 1);
         let head = self.heads[level][slot];
         if head != NIL {
             self.entries[head as usize].previous = index;

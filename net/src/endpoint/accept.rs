@@ -44,8 +44,7 @@ impl Endpoint {
             self.refuse(RefuseReason::Full, session, incarnation, peer);
             return Ok(());
         };
-        let client =
-            Proven { peer, session, incarnation, parameters: hello.parameters, round_trip: now.nanos_since(made).max(1) };
+        let client = Proven { peer, session, incarnation, parameters: hello.parameters, round_trip: now.nanos_since(made).max(1) };
         let entry = Session::server(id, &client, now, &mut self.shared);
         self.sessions.fill(id, entry);
         self.supersede(id.slot, now);
@@ -60,7 +59,8 @@ impl Endpoint {
         if version == 0 || packet.len() < Hello::PACKET || packet[1] != Kind::Hello as u8 {
             return;
         }
-        let word = |at: usize| u64::from_le_bytes(packet[at..at + 8].try_into().expect("eight bytes of a packet longer than a hello"));
+        let word =
+            |at: usize| u64::from_le_bytes(packet[at..at + 8].try_into().expect("eight bytes of a packet longer than a hello"));
         self.refuse(RefuseReason::Version, word(Header::LEN), word(Header::LEN + 8), peer);
     }
 
@@ -79,8 +79,7 @@ impl Endpoint {
 
     fn refuse(&mut self, reason: RefuseReason, session: u64, incarnation: u64, peer: Address) {
         self.shared.counters.refused += 1;
-        let refusal =
-            Refusal { reason: reason as u8, version: VERSION, reserved: [0; 6], incarnation: U64::new(incarnation) };
+        let refusal = Refusal { reason: reason as u8, version: VERSION, reserved: [0; 6], incarnation: U64::new(incarnation) };
         self.answer(Kind::Refuse, session, peer, |buffer| {
             refusal.emit(buffer);
             Refusal::PACKET

@@ -22,10 +22,17 @@ const BORROW: usize = 32;
 /// How long to wait before a port that was full is tried again, in nanoseconds.
 const RETRY: u64 = 50_000;
 
+/// Bits of [`Session::ready`]: the lists that a session stands on. `DATA` is shifted by the class.
+const URGENT: u8 = 1;
+const DATA: u8 = 2;
+const OWING: u8 = 0x80;
+
 #[derive(Debug)]
 pub(super) struct Departures {
     urgent: VecDeque<u32>,
     data: [VecDeque<u32>; Class::COUNT],
+    /// Sessions that may owe an acknowledgement.
+    owing: VecDeque<u32>,
     burst: VecDeque<Datagram>,
     transmit_frames: Vec<Frame>,
     control_frames: Vec<Frame>,
@@ -38,6 +45,7 @@ impl Departures {
         Departures {
             urgent: VecDeque::new(),
             data: Default::default(),
+            owing: VecDeque::new(),
             burst: VecDeque::with_capacity(2 * BURST),
             transmit_frames: Vec::with_capacity(BORROW),
             control_frames: Vec::with_capacity(BORROW),
@@ -48,14 +56,18 @@ impl Departures {
     /// Puts a session on the lists where it belongs, once on each.
     #[inline]
     pub(super) fn enlist(&mut self, session: &mut Session, now: Time) {
-        if session.ready & 1 == 0 && session.has_urgent(now) {
-            session.ready |= 1;
+        if session.ready & URGENT == 0 && session.has_urgent(now) {
+            session.ready |= URGENT;
             self.urgent.push_back(session.id.slot);
         }
+        if session.ready & OWING == 0 && session.owes_acknowledgement() {
+            session.ready |= OWING;
+            self.owing.push_back(session.id.slot);
+        }
         if let Some(class) = session.data_class()
-            && session.ready & 2 << class == 0
+            && session.ready & DATA << class == 0
         {
-            session.ready |= 2 << class;
+            session.ready |= DATA << class;
             self.data[class].push_back(session.id.slot);
         }
     }
@@ -152,10 +164,10 @@ impl Endpoint {
     /// Sends everything urgent of one session. `false`: no frame.
     fn depart_urgent(&mut self, slot: u32, now: Time) -> bool {
         let Some(session) = self.sessions.at_mut(slot) else { return true };
-        session.ready &= !1;
+        session.ready &= !URGENT;
         while session.has_urgent(now) {
             let Some(mut frame) = self.departures.control_frame(self.port.as_mut()) else {
-                session.ready |= 1;
+                session.ready |= URGENT;
                 self.departures.urgent.push_front(slot);
                 self.departures.blocked = true;
                 return false;
@@ -177,13 +189,13 @@ impl Endpoint {
     fn depart_data(&mut self, class: usize, now: Time) -> bool {
         let Some(slot) = self.departures.data[class].pop_front() else { return true };
         let Some(session) = self.sessions.at_mut(slot) else { return true };
-        session.ready &= !(2 << class);
+        session.ready &= !(DATA << class);
         for _ in 0..TURN {
             if session.data_class().is_none_or(|ready| ready > class) {
                 break;
             }
             let Some(mut frame) = self.departures.transmit_frame(self.port.as_mut()) else {
-                session.ready |= 2 << class;
+                session.ready |= DATA << class;
                 self.departures.data[class].push_front(slot);
                 self.departures.blocked = true;
                 return false;
@@ -202,8 +214,12 @@ impl Endpoint {
 
     /// Sends every acknowledgement that waits for something to ride on: nothing will come for a while.
     pub(super) fn flush_acknowledgements(&mut self, now: Time) {
-        for slot in 0..self.sessions.slots() {
-            let Some(session) = self.sessions.at_mut(slot).filter(|session| session.owes_acknowledgement()) else { continue };
+        while let Some(slot) = self.departures.owing.pop_front() {
+            let Some(session) = self.sessions.at_mut(slot) else { continue };
+            session.ready &= !OWING;
+            if !session.owes_acknowledgement() {
+                continue;
+            }
             let Some(mut frame) = self.departures.control_frame(self.port.as_mut()) else { break };
             if session.emit_urgent(now, &mut frame, true, &mut self.shared) {
                 let peer = session.peer;

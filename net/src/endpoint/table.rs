@@ -33,11 +33,6 @@ impl Table {
         self.len
     }
 
-    /// Slots that are or were in use.
-    pub(super) fn slots(&self) -> u32 {
-        self.entries.len() as u32
-    }
-
     /// An unused id, for [`Table::fill`]; `None` when the table is full. Generations start at random, so that nobody guesses them.
     pub(super) fn reserve(&mut self) -> Option<SessionId> {
         if self.len >= self.limit {

@@ -74,14 +74,7 @@ pub(crate) struct Need {
 
 impl Incoming {
     pub(crate) fn new(fragment: usize, slots: u16, max_message: u32, unscheduled: u32) -> Incoming {
-        Incoming {
-            fragment,
-            limit: slots.saturating_add(CONTROL_SLOTS),
-            max_message,
-            unscheduled,
-            slots: Vec::new(),
-            partial: 0,
-        }
+        Incoming { fragment, limit: slots.saturating_add(CONTROL_SLOTS), max_message, unscheduled, slots: Vec::new(), partial: 0 }
     }
 
     /// Takes the session's fragment size, known when the handshake is complete. Nothing was received before.

@@ -234,7 +234,8 @@ impl Outgoing {
                 return Some(ticket);
             }
             let data = &self.data;
-            let shortest = self.large[class].iter().enumerate().min_by_key(|(_, ticket)| data.get(ticket.slot).remaining(self.fragment));
+            let shortest =
+                self.large[class].iter().enumerate().min_by_key(|(_, ticket)| data.get(ticket.slot).remaining(self.fragment));
             if let Some((at, _)) = shortest {
                 return Some(self.large[class].swap_remove(at));
             }

@@ -112,7 +112,7 @@ impl Recovery {
     }
 
     /// Whether anything waits for an acknowledgement.
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn is_waiting(&self) -> bool {
         !self.sent.is_empty()
     }
@@ -279,10 +279,7 @@ mod tests {
             send(&mut recovery, slot, 0);
         }
         assert_eq!(acknowledge(&mut recovery, 10, 3, 0b1).unwrap().len(), 2);
-        assert_eq!(
-            acknowledge(&mut recovery, 10, 4, 0b11).unwrap(),
-            [(Verdict::Lost, data(1)), (Verdict::Acknowledged, data(4))]
-        );
+        assert_eq!(acknowledge(&mut recovery, 10, 4, 0b11).unwrap(), [(Verdict::Lost, data(1)), (Verdict::Acknowledged, data(4))]);
     }
 
     #[test]

@@ -52,7 +52,8 @@ impl Rtt {
         (rtt + rtt / 8).max(GRANULARITY)
     }
 
-    pub(crate) fn smoothed(&self) -> u64 {
+    #[cfg(test)]
+    fn smoothed(&self) -> u64 {
         self.smoothed
     }
 
