@@ -14,3 +14,4 @@ pub mod placement;
 pub mod report;
 pub mod rounds;
 pub mod samples;
+pub mod workload;
