@@ -1,5 +1,6 @@
 //! The commands: each measures one thing and gives a report.
 
+mod echo;
 mod floor;
 
 use tautline_bench::error::BenchError;
@@ -11,7 +12,7 @@ use crate::cli::{Command, Common};
 pub(crate) fn run(command: Command) -> (Common, Result<Report, BenchError>) {
     match command {
         Command::Floor(args) => (args.common.clone(), floor::run(&args)),
-        Command::Echo(args) => (args.common, Err(not_yet("echo"))),
+        Command::Echo(args) => (args.common.clone(), echo::run(&args)),
         Command::Cancel(args) => (args.common, Err(not_yet("cancel"))),
         Command::Tail(args) => (args.common, Err(not_yet("tail"))),
         Command::CancelLoser(_) => (Common::default(), Err(not_yet("cancel"))),

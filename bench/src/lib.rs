@@ -9,6 +9,7 @@ pub mod duo;
 pub mod error;
 pub mod floor;
 pub mod machine;
+pub mod message;
 pub mod pin;
 pub mod placement;
 pub mod report;
