@@ -14,6 +14,7 @@ mod address;
 pub mod mem;
 mod pools;
 pub mod sim;
+pub mod udp;
 
 pub mod wrap;
 
@@ -132,9 +133,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 pub fn open(url: &PortUrl, clock: &Clock) -> Result<Box<dyn Port>, PortError> {
     let (device, wrappers) = wrap::split(url)?;
     let port: Box<dyn Port> = match device.scheme {
+        Scheme::Udp => Box::new(udp::UdpPort::open(&device)?),
         Scheme::Mem => Box::new(mem::MemPort::open(&device)?),
         Scheme::Sim => Box::new(sim::SimPort::open(&device)?),
-        Scheme::Udp | Scheme::Xdp | Scheme::Dpdk | Scheme::Rdma => {
+        Scheme::Xdp | Scheme::Dpdk | Scheme::Rdma => {
             return Err(PortError::NotBuilt { scheme: device.scheme.name().to_owned() });
         }
     };
@@ -174,6 +176,12 @@ pub enum PortError {
         "{address} is in use: another process or port holds it; stop that one or choose another port number (0 picks a free one)"
     )]
     InUse {
+        /// The address asked for.
+        address: Address,
+    },
+    /// The address is another machine's.
+    #[error("{address} is not an address of this machine: use one that `ip address` shows")]
+    NotLocal {
         /// The address asked for.
         address: Address,
     },

@@ -36,7 +36,7 @@ pub(super) struct Wrappers {
 /// Parts a URL into the device's own and the wrappers around it. Refuses options that neither knows.
 pub(super) fn split(url: &PortUrl) -> Result<(PortUrl, Wrappers), PortError> {
     let own = match url.scheme {
-        Scheme::Udp => &[],
+        Scheme::Udp => super::udp::OPTIONS,
         Scheme::Mem => super::mem::OPTIONS,
         Scheme::Sim => super::sim::OPTIONS,
         // Ports that are not in this build have said so before their options matter.

@@ -1,0 +1,321 @@
+//! Receiving: one datagram by one cheap call while traffic is thin, many by one call when it is not, and trains of datagrams that the
+//! kernel has coalesced (UDP_GRO) parted again.
+//!
+//! Each message is read straight into a frame, so that a lone datagram is not copied. What is longer than a datagram may be
+//! continues in a spare buffer; only trains do that.
+
+use super::sockaddr::{RAW_LEN, RawAddress};
+use super::socket::Socket;
+use crate::frame::{Frame, Pool};
+use crate::port::{Address, Datagram, PortCounters, PortError};
+
+/// How many messages one call reads at most.
+const BATCH: usize = 32;
+
+/// Longest message that the kernel gives: a coalesced train.
+const TRAIN: usize = 1 << 16;
+
+/// How many errors of earlier sends one call passes over.
+const ERRORS: usize = 16;
+
+/// The receiving half of the port.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    mtu: usize,
+    /// Where messages continue that do not fit into a frame: [`TRAIN`] bytes for each. Empty without coalescing.
+    spare: Box<[u8]>,
+    slots: Box<[Slot]>,
+    /// Slots `next..arrived` hold messages that were not handed out yet.
+    arrived: usize,
+    next: usize,
+    /// How far the train in slot `next` has been handed out.
+    offset: usize,
+    /// How many messages the next call asks for: one while traffic is thin, so that no call is made to learn that there
+    /// is nothing more.
+    ask: usize,
+    headers: Box<Headers>,
+}
+
+/// A message, or room for one.
+#[derive(Debug, Default)]
+struct Slot {
+    frame: Option<Frame>,
+    /// Bytes of the message, of which the first `posted` are in the frame.
+    len: usize,
+    posted: usize,
+    /// Length of the datagrams that it is made of.
+    segment: usize,
+    truncated: bool,
+    from: Option<Address>,
+}
+
+/// What the kernel reads and writes in a call, apart from the packets.
+struct Headers {
+    names: [RawAddress; BATCH],
+    control: [Control; BATCH],
+    pieces: [[libc::iovec; 2]; BATCH],
+    messages: [libc::mmsghdr; BATCH],
+}
+
+/// Room for control messages, aligned as they must be.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+impl Receiver {
+    /// Receives datagrams of up to `mtu` bytes; `coalesced` if the socket has UDP_GRO on.
+    pub(super) fn new(mtu: usize, coalesced: bool) -> Receiver {
+        Receiver {
+            mtu,
+            spare: vec![0; if coalesced { BATCH * TRAIN } else { 0 }].into_boxed_slice(),
+            slots: (0..BATCH).map(|_| Slot::default()).collect(),
+            arrived: 0,
+            next: 0,
+            offset: 0,
+            ask: 1,
+            headers: Box::new(Headers::new()),
+        }
+    }
+
+    /// Has the kernel given messages that were not handed out yet?
+    #[inline]
+    pub(super) fn is_waiting(&self) -> bool {
+        self.next < self.arrived
+    }
+
+    /// Appends up to `max` datagrams to `into`, after at most one successful call to the kernel.
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        socket: &Socket,
+        pool: &Pool,
+        counters: &mut PortCounters,
+        into: &mut Vec<Datagram>,
+        max: usize,
+    ) -> Result<usize, PortError> {
+        let before = into.len();
+        if !self.is_waiting() {
+            self.read(socket, pool, counters, max)?;
+        }
+        while self.is_waiting() && into.len() - before < max {
+            let slot = &self.slots[self.next];
+            if slot.segment == slot.len && slot.len <= self.mtu && !slot.truncated {
+                self.hand_out(counters, into);
+            } else {
+                self.part(pool, counters, into, max - (into.len() - before));
+            }
+        }
+        let count = into.len() - before;
+        counters.received += count as u64;
+        Ok(count)
+    }
+
+    /// Fills slots from the kernel.
+    #[inline]
+    fn read(&mut self, socket: &Socket, pool: &Pool, counters: &mut PortCounters, max: usize) -> Result<(), PortError> {
+        (self.next, self.arrived, self.offset) = (0, 0, 0);
+        let ask = self.ask.min(max);
+        if ask == 0 {
+            return Ok(());
+        }
+        for _ in 0..ERRORS {
+            self.post(ask, pool);
+            // SAFETY: `post` has set these headers up: names, control and pieces are in `headers`, frames and spare buffer are
+            // owned by us, each of its own slot, and nothing else touches them before the call returns.
+            match unsafe { socket.receive_messages(&mut self.headers.messages[..ask]) } {
+                Ok(count) => {
+                    for index in 0..count {
+                        self.note(index);
+                    }
+                    self.arrived = count;
+                    // All that was asked for, or several, came: ask for many. One came of many: traffic is thin again.
+                    self.ask = if count == ask || count > 1 { BATCH } else { 1 };
+                    return Ok(());
+                }
+                Err(libc::EAGAIN) => {
+                    self.ask = 1;
+                    return Ok(());
+                }
+                Err(libc::EINTR) => {}
+                // The system is short of memory: no datagram, for now.
+                Err(libc::ENOMEM | libc::ENOBUFS) => return Ok(()),
+                Err(errno @ (libc::EBADF | libc::EFAULT | libc::EINVAL | libc::ENOTSOCK)) => {
+                    let source = std::io::Error::from_raw_os_error(errno);
+                    return Err(PortError::System { action: "receiving from the UDP socket", source });
+                }
+                // An ICMP error of a datagram sent before.
+                Err(_) => counters.network_errors += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets up the first `count` slots and headers. Where no frame is free, the slot has none, and what comes is dropped.
+    #[inline]
+    fn post(&mut self, count: usize, pool: &Pool) {
+        let coalesced = !self.spare.is_empty();
+        let spare = self.spare.as_mut_ptr();
+        let Headers { names, control, pieces, messages } = &mut *self.headers;
+        for (index, slot) in self.slots[..count].iter_mut().enumerate() {
+            if slot.frame.is_none() {
+                slot.frame = pool.take();
+            }
+            let (base, len) = match &mut slot.frame {
+                Some(frame) => (frame.buffer_mut().as_mut_ptr(), self.mtu),
+                None => (std::ptr::null_mut(), 0),
+            };
+            slot.posted = len;
+            pieces[index][0] = libc::iovec { iov_base: base.cast(), iov_len: len };
+            let header = &mut messages[index].msg_hdr;
+            header.msg_name = (&raw mut names[index]).cast();
+            header.msg_namelen = RAW_LEN;
+            header.msg_iov = pieces[index].as_mut_ptr();
+            header.msg_iovlen = 1;
+            if coalesced {
+                // SAFETY: the spare buffer has `TRAIN` bytes for each of `BATCH` slots.
+                let base = unsafe { spare.add(index * TRAIN) };
+                pieces[index][1] = libc::iovec { iov_base: base.cast(), iov_len: TRAIN };
+                header.msg_iovlen = 2;
+                header.msg_control = (&raw mut control[index]).cast();
+                header.msg_controllen = size_of::<Control>() as _;
+            }
+        }
+    }
+
+    /// Notes what the kernel wrote about message `index`.
+    #[inline]
+    fn note(&mut self, index: usize) {
+        let message = &self.headers.messages[index];
+        let slot = &mut self.slots[index];
+        slot.len = message.msg_len as usize;
+        slot.truncated = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+        slot.from = self.headers.names[index].decode(message.msg_hdr.msg_namelen);
+        let segment = if message.msg_hdr.msg_controllen == 0 { None } else { segment_size(&message.msg_hdr) };
+        slot.segment = match segment {
+            Some(segment) if segment > 0 => segment.min(slot.len),
+            _ => slot.len,
+        };
+    }
+
+    /// Hands out the datagram in slot `next`, which is whole and in its frame.
+    #[inline]
+    fn hand_out(&mut self, counters: &mut PortCounters, into: &mut Vec<Datagram>) {
+        let slot = &mut self.slots[self.next];
+        self.next += 1;
+        let len = slot.len;
+        match (slot.frame.take(), slot.from) {
+            (Some(mut frame), Some(peer)) if len <= slot.posted => {
+                frame.set_range(0, len);
+                into.push(Datagram { frame, peer });
+            }
+            (None, _) => counters.dropped_no_frame += 1,
+            // From no IP address: the kernel does not do that.
+            (frame, _) => slot.frame = frame,
+        }
+    }
+
+    /// Parts the train in slot `next` into up to `max` datagrams of their own, by copying; or drops what is too long.
+    #[cold]
+    fn part(&mut self, pool: &Pool, counters: &mut PortCounters, into: &mut Vec<Datagram>, max: usize) {
+        let index = self.next;
+        let slot = &mut self.slots[index];
+        let spare = self.spare.get(index * TRAIN..(index + 1) * TRAIN).unwrap_or(&[]);
+        let head = match &mut slot.frame {
+            Some(frame) => &frame.buffer_mut()[..slot.posted],
+            None => &[],
+        };
+        if slot.truncated {
+            // Longer than the frame; or there was no frame, and nothing else to read it into.
+            let dropped = if head.is_empty() { &mut counters.dropped_no_frame } else { &mut counters.dropped_oversize };
+            *dropped += 1;
+            self.offset = slot.len;
+        }
+        let mut room = max;
+        while room > 0 && self.offset < slot.len {
+            let len = slot.segment.min(slot.len - self.offset);
+            let offset = self.offset;
+            self.offset += len;
+            if len > self.mtu {
+                counters.dropped_oversize += 1;
+                continue;
+            }
+            let (Some(peer), Some(mut frame)) = (slot.from, pool.take()) else {
+                counters.dropped_no_frame += 1;
+                continue;
+            };
+            frame.set_range(0, len);
+            gather(head, spare, offset, frame.data_mut());
+            into.push(Datagram { frame, peer });
+            room -= 1;
+        }
+        if self.offset >= slot.len {
+            self.next += 1;
+            self.offset = 0;
+        }
+    }
+}
+
+/// Copies the bytes from `offset` on of `head` followed by `spare`.
+fn gather(head: &[u8], spare: &[u8], offset: usize, into: &mut [u8]) {
+    let from_head = head.len().saturating_sub(offset).min(into.len());
+    let (first, second) = into.split_at_mut(from_head);
+    if !first.is_empty() {
+        first.copy_from_slice(&head[offset..offset + from_head]);
+    }
+    if !second.is_empty() {
+        let offset = offset + from_head - head.len();
+        second.copy_from_slice(&spare[offset..offset + second.len()]);
+    }
+}
+
+/// The length of the datagrams in a train, if the kernel has said that it is one.
+fn segment_size(header: &libc::msghdr) -> Option<usize> {
+    // SAFETY: the header's control pointer and length are those that the kernel has left, over a buffer of ours.
+    let mut control = unsafe { libc::CMSG_FIRSTHDR(header) };
+    // SAFETY: plain arithmetic.
+    let wanted = unsafe { libc::CMSG_LEN(size_of::<libc::c_int>() as u32) } as _;
+    while !control.is_null() {
+        // SAFETY: not null, so it leads to a whole control header within the buffer.
+        let (level, kind, len) = unsafe { ((*control).cmsg_level, (*control).cmsg_type, (*control).cmsg_len) };
+        if level == libc::SOL_UDP && kind == libc::UDP_GRO && len >= wanted {
+            // SAFETY: the length says that an int follows the header; it need not be aligned.
+            let size = unsafe { libc::CMSG_DATA(control).cast::<libc::c_int>().read_unaligned() };
+            return usize::try_from(size).ok();
+        }
+        // SAFETY: `control` is a control header of `header`.
+        control = unsafe { libc::CMSG_NXTHDR(header, control) };
+    }
+    None
+}
+
+impl Headers {
+    fn new() -> Headers {
+        // SAFETY: these are plain C structs of integers and pointers, for which zero is a value.
+        let (pieces, messages) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        Headers { names: [RawAddress::ZERO; BATCH], control: [Control([0; 64]); BATCH], pieces, messages }
+    }
+}
+
+impl std::fmt::Debug for Headers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Headers")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_gathered_across_the_end_of_the_frame() {
+        let (head, spare) = ([1, 2, 3, 4], [5, 6, 7, 8]);
+        for offset in 0..=8 {
+            for len in 0..=8 - offset {
+                let mut into = vec![0; len];
+                gather(&head, &spare, offset, &mut into);
+                let expected: Vec<u8> = (1..=8).skip(offset).take(len).collect();
+                assert_eq!(into, expected);
+            }
+        }
+    }
+}
