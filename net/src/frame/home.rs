@@ -1,10 +1,10 @@
 //! The seam by which a frame finds its way back: whoever owns packet memory puts a [`Home`] in front of it.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
 
 use super::pool;
-use crate::sync::primitive::known_thread_token;
+use crate::sync::primitive::{alloc_zeroed, dealloc, known_thread_token};
 
 /// What a frame knows of the memory it is in. Without its owner's promise it is just numbers.
 #[derive(Clone, Copy, Debug)]

@@ -4,13 +4,15 @@
 //! which the owner takes whole when its own runs empty: it is never popped, so it has no ABA problem. A pool that is dropped
 //! closes that stack and hands its memory over to the frames that are still out: each counts itself off, and the last one frees.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, handle_alloc_error};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use super::Frame;
 use super::home::{Home, NO_OWNER, Parts};
-use crate::sync::primitive::{AtomicU32, AtomicUsize, CachePadded, Ordering, UnsafeCell, exclusive, fence, ord, thread_token};
+use crate::sync::primitive::{
+    AtomicU32, AtomicUsize, CachePadded, Ordering, UnsafeCell, alloc_zeroed, dealloc, exclusive, fence, ord, thread_token,
+};
 
 /// How many frames a pool has, and how large they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,6 +28,7 @@ mod platform {
     use std::cell::Cell;
     use std::num::NonZeroU64;
 
+    pub use std::alloc::{alloc_zeroed, dealloc};
     pub use std::hint::spin_loop;
     pub use std::sync::Arc;
     pub use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, fence};
@@ -93,12 +94,21 @@ mod platform {
     use std::sync::OnceLock;
     use std::sync::atomic::Ordering;
 
+    pub use loom::alloc::{alloc_zeroed, dealloc};
     pub use loom::cell::UnsafeCell;
     pub use loom::hint::spin_loop;
     pub use loom::sync::Arc;
-    pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, fence};
+    pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
     pub use loom::thread;
 
+    /// `std::sync::atomic::fence`, but a relaxed one, which only a mutant asks for, is none.
+    pub fn fence(order: Ordering) {
+        if order != Ordering::Relaxed {
+            loom::sync::atomic::fence(order);
+        }
+    }
+
+    /// The value of an atomic that nobody else can reach any more.
     pub fn exclusive(atomic: &mut AtomicU32) -> u32 {
         atomic.with_mut(|value| *value)
     }
@@ -107,10 +117,12 @@ mod platform {
         static TOKEN: Cell<u64> = Cell::new(0);
     }
 
+    /// The calling thread's token, zero if nobody has asked for one by [`thread_token`].
     pub fn known_thread_token() -> u64 {
         TOKEN.with(Cell::get)
     }
 
+    /// A number that only the calling thread has.
     pub fn thread_token() -> NonZeroU64 {
         TOKEN.with(|token| {
             NonZeroU64::new(token.get()).unwrap_or_else(|| {
