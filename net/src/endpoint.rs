@@ -84,7 +84,7 @@ impl Endpoint {
                 parameters,
                 events: VecDeque::new(),
                 counters: EndpointCounters::default(),
-                budget: Budget { used: 0, limit: config.reassembly_bytes },
+                budget: Budget::new(config.reassembly_bytes),
                 granting: Vec::new(),
                 grants_due: false,
                 copy_out: false,
@@ -309,6 +309,10 @@ impl Drop for Endpoint {
 
 impl std::fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Endpoint({}, {} sessions)", self.local_address(), self.session_count())
+        f.debug_struct("Endpoint")
+            .field("address", &self.local_address())
+            .field("sessions", &self.sessions)
+            .field("departures", &self.departures)
+            .finish_non_exhaustive()
     }
 }

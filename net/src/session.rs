@@ -317,9 +317,14 @@ impl Session {
             Kind::Data => {
                 let (fragment, payload) = Fragment::parse(&frame)?;
                 match self.incoming.receive(&fragment, payload, now, &mut shared.budget)? {
-                    Arrival::Pressure => {
-                        // As if it had been lost: its sender will try again.
-                        shared.counters.pressure += 1;
+                    Arrival::Deferred { new } => {
+                        shared.counters.deferred += 1;
+                        if new {
+                            let (slot, sequence) = (fragment.slot.get(), fragment.sequence.get());
+                            self.items.push(Item::defer(slot, sequence));
+                            shared.granting.push((self.id, slot, sequence));
+                            shared.grants_due = true;
+                        }
                         return Ok(Handled::Open);
                     }
                     Arrival::Duplicate => shared.counters.duplicate_data += 1,
@@ -399,6 +404,13 @@ impl Session {
                 let upto = u32::try_from(item.value.get()).unwrap_or(u32::MAX);
                 self.outgoing.granted(Ticket { slot: item.slot.get(), sequence: item.sequence.get() }, upto);
             }
+            Some(ItemKind::Defer) => {
+                let (slot, sequence) = (item.slot.get(), item.sequence.get());
+                if self.outgoing.defer(Ticket { slot, sequence }) {
+                    // What is on its way of it is dropped there: it neither fills the window nor counts as lost.
+                    self.recovery.forget(slot, sequence);
+                }
+            }
             Some(ItemKind::Abandon) => {
                 self.incoming.abandoned(item.slot.get(), item.sequence.get(), &mut shared.budget);
                 shared.grants_due = true;
@@ -426,6 +438,11 @@ impl Session {
     /// How far an incoming message is, for the grants; `None` once it needs none.
     pub(crate) fn need(&self, slot: u16, sequence: u32) -> Option<incoming::Need> {
         self.incoming.need(slot, sequence).filter(|need| need.granted < need.total)
+    }
+
+    /// Makes room for a deferred message; `false` if there is none.
+    pub(crate) fn admit(&mut self, slot: u16, sequence: u32, now: Time, budget: &mut Budget) -> bool {
+        self.incoming.admit(slot, sequence, now, budget)
     }
 
     /// Grants an incoming message up to here.

@@ -22,8 +22,8 @@ pub struct EndpointConfig {
     pub grant_window: usize,
     /// Incoming messages that hold grants at once ("overcommitment", Homa section 3.5). Default 8.
     pub overcommit: usize,
-    /// Bytes of incomplete incoming messages held at once, all sessions together. Messages that do not fit are not accepted until others
-    /// are complete: their senders try again. Default 512 MiB, at least one message.
+    /// Bytes of incomplete incoming messages held at once, all sessions together. Messages that do not fit are told to
+    /// wait until others are complete. Default 512 MiB, at least one message.
     pub reassembly_bytes: usize,
     /// Bytes of data in flight in a session and direction. Default 512 KiB.
     pub window: usize,

@@ -178,8 +178,8 @@ pub struct EndpointCounters {
     pub duplicate_packets: u64,
     /// Ignored: data that was there already, sent again.
     pub duplicate_data: u64,
-    /// Dropped unacknowledged for want of reassembly memory.
-    pub pressure: u64,
+    /// Fragments dropped for want of reassembly memory; their messages were told to wait.
+    pub deferred: u64,
     /// Fragments sent again.
     pub retransmitted: u64,
     /// Packets declared lost.

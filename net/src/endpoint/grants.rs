@@ -2,6 +2,7 @@
 //! oldest, so that nothing starves.
 
 use super::Endpoint;
+use super::event::SessionId;
 use crate::clock::Time;
 
 /// A message that stood still this long although its sender may go on holds no place among those granted, in nanoseconds.
@@ -32,10 +33,27 @@ impl Endpoint {
         ranked.sort_by_key(|(need, ..)| (need.class, need.total - need.received));
         let window = u32::try_from(self.shared.config.grant_window).unwrap_or(u32::MAX);
         let mut places = self.shared.config.overcommit;
+        // Memory goes to the oldest that waits for it before any other, or a large message would never find enough.
+        let first_waiting = self.shared.granting.iter().copied().find(|&(session, slot, sequence)| {
+            self.sessions.get(session).and_then(|session| session.need(slot, sequence)).is_some_and(|need| need.deferred)
+        });
+        let first_admitted = first_waiting.is_none_or(|entry| self.admit(entry, now));
+        let mut room = first_admitted;
         for (need, session, slot, sequence) in ranked {
             let first = oldest == Some((session, slot, sequence));
             if places == 0 && !first {
                 continue;
+            }
+            if need.deferred {
+                let admitted = if first_waiting == Some((session, slot, sequence)) {
+                    first_admitted
+                } else {
+                    room = room && self.admit((session, slot, sequence), now);
+                    room
+                };
+                if !admitted {
+                    continue;
+                }
             }
             let outstanding = need.granted.saturating_sub(need.received);
             let stalled = outstanding > 0 && now.nanos_since(need.progress) > STALLED;
@@ -51,5 +69,11 @@ impl Endpoint {
                 }
             }
         }
+    }
+
+    /// Makes room for a message that waits for memory; `false` if there is none.
+    fn admit(&mut self, (session, slot, sequence): (SessionId, u16, u32), now: Time) -> bool {
+        let Some(entry) = self.sessions.get_mut(session) else { return false };
+        entry.admit(slot, sequence, now, &mut self.shared.budget)
     }
 }

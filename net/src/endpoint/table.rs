@@ -24,6 +24,12 @@ struct Entry {
     session: Option<Box<Session>>,
 }
 
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.entries.iter().filter_map(|entry| entry.session.as_deref())).finish()
+    }
+}
+
 impl Table {
     pub(super) fn new(limit: usize, random: fastrand::Rng) -> Table {
         Table { limit, entries: Vec::new(), free: Vec::new(), by_remote: HashMap::new(), by_peer: HashMap::new(), random, len: 0 }

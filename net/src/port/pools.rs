@@ -23,6 +23,11 @@ impl Pools {
         Pools { receive: pool(frames), transmit: pool(frames), control: pool((frames / 4).max(32)) }
     }
 
+    /// What [`super::Port::receive_frames_low`] asks for: less than a quarter is left.
+    pub(crate) fn receive_low(&self) -> bool {
+        self.receive.available() < self.receive.capacity() / 4
+    }
+
     /// What [`super::Port::allocate`] asks for.
     pub(crate) fn allocate(&mut self, purpose: Purpose, into: &mut Vec<Frame>, count: usize) -> usize {
         let pool = match purpose {

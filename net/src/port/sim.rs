@@ -108,6 +108,10 @@ impl Port for SimPort {
         Ok(count)
     }
 
+    fn receive_frames_low(&self) -> bool {
+        self.pools.receive_low()
+    }
+
     fn allocate(&mut self, purpose: Purpose, into: &mut Vec<Frame>, count: usize) -> usize {
         self.pools.allocate(purpose, into, count)
     }

@@ -24,11 +24,22 @@ pub(crate) struct Incoming {
 #[derive(Debug, Default)]
 struct Slot {
     sequence: u32,
-    /// `None`: the message is complete (or there was none yet).
-    assembly: Option<Box<Assembly>>,
+    state: State,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
+enum State {
+    /// The message is complete, or given up, or there was none yet.
+    #[default]
+    Done,
+    /// There was no memory for it.
+    Deferred {
+        class: Class,
+        total: u32,
+    },
+    Partial(Box<Assembly>),
+}
+
 struct Assembly {
     buffer: Vec<u8>,
     have: Bits,
@@ -36,6 +47,12 @@ struct Assembly {
     class: Class,
     granted: u32,
     progress: Time,
+}
+
+impl std::fmt::Debug for Assembly {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {} bytes, {} granted", self.received, self.buffer.len(), self.granted)
+    }
 }
 
 /// What a fragment did.
@@ -51,8 +68,8 @@ pub(crate) enum Arrival {
     Partial { new: bool },
     /// It was there already.
     Duplicate,
-    /// There is no memory for its message now.
-    Pressure,
+    /// There is no memory for it now, so it was not kept and must not be acknowledged. `new`: the sender has not been told so.
+    Deferred { new: bool },
 }
 
 /// The memory that incomplete messages share.
@@ -60,6 +77,14 @@ pub(crate) enum Arrival {
 pub(crate) struct Budget {
     pub(crate) used: usize,
     pub(crate) limit: usize,
+    /// Messages that wait for memory; new ones wait behind them.
+    pub(crate) deferred: usize,
+}
+
+impl Budget {
+    pub(crate) fn new(limit: usize) -> Budget {
+        Budget { used: 0, limit, deferred: 0 }
+    }
 }
 
 /// How far an incomplete message is, for the grants.
@@ -70,6 +95,8 @@ pub(crate) struct Need {
     pub(crate) received: u32,
     pub(crate) granted: u32,
     pub(crate) progress: Time,
+    /// It waits for memory.
+    pub(crate) deferred: bool,
 }
 
 impl Incoming {
@@ -111,8 +138,12 @@ impl Incoming {
         }
         let slot = &mut self.slots[at];
         let ahead = header.sequence.get().wrapping_sub(slot.sequence) as i32;
-        if ahead < 0 || ahead == 0 && slot.assembly.is_none() {
-            return Ok(Arrival::Duplicate);
+        if ahead <= 0 {
+            match slot.state {
+                State::Deferred { .. } if ahead == 0 => return Ok(Arrival::Deferred { new: false }),
+                State::Partial(_) if ahead == 0 => {}
+                _ => return Ok(Arrival::Duplicate),
+            }
         }
         let single = offset == 0 && payload.len() == total as usize && payload.len() <= self.fragment;
         if single {
@@ -143,25 +174,25 @@ impl Incoming {
         }
         let at = usize::from(header.slot.get());
         if new {
-            if budget.used + total > budget.limit {
-                return Ok(Arrival::Pressure);
-            }
             self.discard(at, budget);
-            budget.used += total;
-            self.partial += 1;
-            let mut have = Bits::default();
-            have.reset(total.div_ceil(self.fragment) as u32);
-            let granted = (total as u32).min(self.unscheduled.max(1));
-            let assembly = Assembly { buffer: vec![0; total], have, received: 0, class, granted, progress: now };
-            self.slots[at] = Slot { sequence: header.sequence.get(), assembly: Some(Box::new(assembly)) };
+            self.slots[at].sequence = header.sequence.get();
+            if budget.deferred > 0 || budget.used + total > budget.limit {
+                budget.deferred += 1;
+                self.slots[at].state = State::Deferred { class, total: total as u32 };
+                return Ok(Arrival::Deferred { new: true });
+            }
+            self.begin(at, class, total, (total as u32).min(self.unscheduled.max(1)), now, budget);
         }
         let slot = &mut self.slots[at];
-        let assembly = slot.assembly.as_mut().expect("made above, or the slot is not complete");
+        let State::Partial(assembly) = &mut slot.state else {
+            return Err(WireError::Field("fragment"));
+        };
         if assembly.buffer.len() != total || assembly.class != class {
             return Err(WireError::Field("message length"));
         }
         if offset > 0 && offset >= assembly.granted as usize {
-            return Err(WireError::Field("offset beyond the grant"));
+            // Sent before its message was deferred; or without a grant.
+            return Ok(Arrival::Deferred { new: false });
         }
         if !assembly.have.insert((offset / self.fragment) as u32) {
             return Ok(Arrival::Duplicate);
@@ -170,12 +201,35 @@ impl Incoming {
         assembly.received += payload.len() as u32;
         assembly.progress = now;
         if assembly.received as usize == total {
-            let assembly = slot.assembly.take().expect("it was just written to");
+            let message = Bytes::from(std::mem::take(&mut assembly.buffer));
+            slot.state = State::Done;
             budget.used -= total;
             self.partial -= 1;
-            return Ok(Arrival::Complete(class, Bytes::from(assembly.buffer)));
+            return Ok(Arrival::Complete(class, message));
         }
         Ok(Arrival::Partial { new: new && (assembly.granted as usize) < total })
+    }
+
+    fn begin(&mut self, at: usize, class: Class, total: usize, granted: u32, now: Time, budget: &mut Budget) {
+        budget.used += total;
+        self.partial += 1;
+        let mut have = Bits::default();
+        have.reset(total.div_ceil(self.fragment) as u32);
+        let assembly = Assembly { buffer: vec![0; total], have, received: 0, class, granted, progress: now };
+        self.slots[at].state = State::Partial(Box::new(assembly));
+    }
+
+    /// Makes room for a deferred message; `false` if there is none.
+    pub(crate) fn admit(&mut self, number: u16, sequence: u32, now: Time, budget: &mut Budget) -> bool {
+        let at = usize::from(number);
+        let Some(slot) = self.slots.get(at).filter(|slot| slot.sequence == sequence) else { return false };
+        let State::Deferred { class, total } = slot.state else { return false };
+        if budget.used + total as usize > budget.limit {
+            return false;
+        }
+        budget.deferred -= 1;
+        self.begin(at, class, total as usize, 0, now, budget);
+        true
     }
 
     /// The peer gave this message up.
@@ -188,22 +242,28 @@ impl Incoming {
 
     /// How far the message is; `None` once it is complete or gone.
     pub(crate) fn need(&self, number: u16, sequence: u32) -> Option<Need> {
-        let slot = self.slots.get(usize::from(number))?;
-        let assembly = slot.assembly.as_ref().filter(|_| slot.sequence == sequence)?;
-        Some(Need {
-            class: assembly.class,
-            total: assembly.buffer.len() as u32,
-            received: assembly.received,
-            granted: assembly.granted,
-            progress: assembly.progress,
-        })
+        let slot = self.slots.get(usize::from(number)).filter(|slot| slot.sequence == sequence)?;
+        match &slot.state {
+            State::Done => None,
+            State::Deferred { class, total } => {
+                Some(Need { class: *class, total: *total, received: 0, granted: 0, progress: Time::ZERO, deferred: true })
+            }
+            State::Partial(assembly) => Some(Need {
+                class: assembly.class,
+                total: assembly.buffer.len() as u32,
+                received: assembly.received,
+                granted: assembly.granted,
+                progress: assembly.progress,
+                deferred: false,
+            }),
+        }
     }
 
     /// Records that the message may now be sent up to here.
     pub(crate) fn grant(&mut self, number: u16, sequence: u32, upto: u32) {
         if let Some(slot) = self.slots.get_mut(usize::from(number))
             && slot.sequence == sequence
-            && let Some(assembly) = &mut slot.assembly
+            && let State::Partial(assembly) = &mut slot.state
         {
             assembly.granted = assembly.granted.max(upto);
         }
@@ -215,8 +275,7 @@ impl Incoming {
             && self
                 .slots
                 .iter()
-                .filter_map(|slot| slot.assembly.as_ref())
-                .any(|assembly| assembly.received < assembly.granted && assembly.progress < deadline)
+                .any(|slot| matches!(&slot.state, State::Partial(part) if part.received < part.granted && part.progress < deadline))
     }
 
     /// Gives all memory back.
@@ -227,9 +286,13 @@ impl Incoming {
     }
 
     fn discard(&mut self, at: usize, budget: &mut Budget) {
-        if let Some(assembly) = self.slots[at].assembly.take() {
-            budget.used -= assembly.buffer.len();
-            self.partial -= 1;
+        match std::mem::take(&mut self.slots[at].state) {
+            State::Done => {}
+            State::Deferred { .. } => budget.deferred -= 1,
+            State::Partial(assembly) => {
+                budget.used -= assembly.buffer.len();
+                self.partial -= 1;
+            }
         }
     }
 }
@@ -255,7 +318,7 @@ mod tests {
     }
 
     fn incoming() -> (Incoming, Budget) {
-        (Incoming::new(FRAGMENT, 4, 1000, 1000), Budget { used: 0, limit: 1000 })
+        (Incoming::new(FRAGMENT, 4, 1000, 1000), Budget::new(1000))
     }
 
     #[test]
@@ -285,16 +348,37 @@ mod tests {
     }
 
     #[test]
-    fn without_memory_a_message_waits_and_a_replaced_or_abandoned_one_gives_it_back() {
+    fn without_memory_a_message_waits_and_starts_over() {
         let (mut incoming, mut budget) = incoming();
         budget.limit = 50;
-        let mut take = |sequence, total, budget: &mut Budget| {
-            incoming.receive(&header(sequence, total, 0), &[0; FRAGMENT], Time::ZERO, budget).unwrap()
-        };
-        assert!(matches!(take(1, 40, &mut budget), Arrival::Partial { .. }));
-        assert!(matches!(take(2, 40, &mut budget), Arrival::Pressure));
-        budget.limit = 100;
-        assert!(matches!(take(2, 30, &mut budget), Arrival::Partial { .. }));
+        let now = Time::ZERO;
+        let other = Fragment { slot: U16::new(CONTROL_SLOTS + 1), ..header(1, 40, 0) };
+        assert!(matches!(incoming.receive(&other, &[0; FRAGMENT], now, &mut budget), Ok(Arrival::Partial { .. })));
+        let mut take = |offset, budget: &mut Budget| incoming.receive(&header(5, 40, offset), &[7; FRAGMENT], now, budget).unwrap();
+        assert!(matches!(take(0, &mut budget), Arrival::Deferred { new: true }));
+        assert!(matches!(take(10, &mut budget), Arrival::Deferred { new: false }));
+        assert!(!incoming.admit(CONTROL_SLOTS, 5, now, &mut budget), "no room yet");
+        incoming.abandoned(CONTROL_SLOTS + 1, 1, &mut budget);
+        assert_eq!((budget.used, budget.deferred), (0, 1));
+        assert!(incoming.admit(CONTROL_SLOTS, 5, now, &mut budget));
+        let mut take = |offset, budget: &mut Budget| incoming.receive(&header(5, 40, offset), &[7; FRAGMENT], now, budget).unwrap();
+        assert!(matches!(take(20, &mut budget), Arrival::Deferred { new: false }), "not granted");
+        incoming.grant(CONTROL_SLOTS, 5, 40);
+        let mut take = |offset, budget: &mut Budget| incoming.receive(&header(5, 40, offset), &[7; FRAGMENT], now, budget).unwrap();
+        for offset in [0, 10, 20] {
+            assert!(matches!(take(offset, &mut budget), Arrival::Partial { .. }));
+        }
+        assert!(matches!(take(30, &mut budget), Arrival::Complete(..)));
+        assert_eq!((budget.used, budget.deferred), (0, 0));
+    }
+
+    #[test]
+    fn a_replaced_or_abandoned_message_gives_its_memory_back() {
+        let (mut incoming, mut budget) = incoming();
+        let mut take =
+            |sequence, total| incoming.receive(&header(sequence, total, 0), &[0; FRAGMENT], Time::ZERO, &mut budget).unwrap();
+        assert!(matches!(take(1, 40), Arrival::Partial { .. }));
+        assert!(matches!(take(2, 30), Arrival::Partial { .. }));
         assert_eq!(budget.used, 30);
         incoming.abandoned(CONTROL_SLOTS, 1, &mut budget);
         assert_eq!(budget.used, 30, "a stale abandon is ignored");

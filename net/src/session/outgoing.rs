@@ -73,6 +73,10 @@ struct Slot {
     next: u32,
     /// Bytes that may be sent.
     granted: u32,
+    /// The peer granted more than the unscheduled bytes.
+    grant_seen: bool,
+    /// The peer had no memory for it: nothing may be sent until it grants.
+    deferred: bool,
     resend: VecDeque<u32>,
     acknowledged: Bits,
     acknowledged_count: u32,
@@ -319,9 +323,23 @@ impl Outgoing {
         let fragment = self.fragment;
         let Some(slot) = self.slot_mut(ticket) else { return };
         slot.granted = slot.granted.max(upto.min(slot.total));
+        slot.grant_seen = true;
+        slot.deferred = false;
         if slot.is_sendable(fragment) {
             self.list(ticket.slot);
         }
+    }
+
+    /// The peer kept nothing of a message: it starts over when it is granted. `false` if that news is out of date.
+    pub(crate) fn defer(&mut self, ticket: Ticket) -> bool {
+        let Some(slot) = self.slot_mut(ticket).filter(|slot| slot.fragments > 1 && !slot.grant_seen) else { return false };
+        slot.next = 0;
+        slot.granted = 0;
+        slot.deferred = true;
+        slot.resend.clear();
+        slot.acknowledged.reset(slot.fragments);
+        slot.acknowledged_count = 0;
+        true
     }
 
     /// Gives a message up. If part of it was sent, the ticket to tell the peer of.
@@ -475,13 +493,15 @@ impl Slot {
         self.fragments = fragments;
         self.next = 0;
         self.granted = granted;
+        self.grant_seen = false;
+        self.deferred = false;
         self.acknowledged.reset(fragments);
         self.acknowledged_count = 0;
     }
 
     #[inline]
     fn may_send_next(&self, fragment: usize) -> bool {
-        self.next < self.fragments && (self.next == 0 || (self.next as usize * fragment) < self.granted as usize)
+        self.next < self.fragments && !self.deferred && (self.next == 0 || (self.next as usize * fragment) < self.granted as usize)
     }
 
     #[inline]

@@ -194,6 +194,19 @@ impl Recovery {
         progress
     }
 
+    /// Takes what is in flight of a message out of account.
+    pub(crate) fn forget(&mut self, slot: u16, sequence: u32) {
+        for sent in self.sent.iter_mut().filter(|sent| !sent.settled) {
+            if matches!(sent.content, Content::Data { slot: s, sequence: q, .. } if (s, q) == (slot, sequence)) {
+                sent.settled = true;
+                self.in_flight -= sent.bytes as usize;
+            }
+        }
+        while self.sent.front().is_some_and(|sent| sent.settled) {
+            self.sent.pop_front();
+        }
+    }
+
     /// When to call [`Recovery::on_timeout`]; `NEVER` while nothing is in flight.
     #[inline]
     pub(crate) fn due(&self, peer_ack_delay: u64) -> Time {

@@ -13,9 +13,9 @@ pub struct Item {
     pub kind: u8,
     /// Zero.
     pub reserved: u8,
-    /// Grant, abandon: the message's slot.
+    /// Grant, abandon, defer: the message's slot.
     pub slot: U16,
-    /// Grant, abandon: the slot's sequence number.
+    /// Grant, abandon, defer: the slot's sequence number.
     pub sequence: U32,
     /// Grant: bytes of the message that may be sent, from its start. Close: a [`CloseCode`].
     pub value: U64,
@@ -33,6 +33,8 @@ pub enum ItemKind {
     Close = 3,
     /// The rest of the message in this slot will not be sent.
     Abandon = 4,
+    /// There is no memory for the message in this slot now. Nothing of it was kept or acknowledged: it starts over when it is granted.
+    Defer = 5,
 }
 
 /// Why a session was closed.
@@ -72,6 +74,11 @@ impl Item {
         Item { kind: ItemKind::Abandon as u8, ..Item::grant(slot, sequence, 0) }
     }
 
+    /// No memory for a message.
+    pub fn defer(slot: u16, sequence: u32) -> Item {
+        Item { kind: ItemKind::Defer as u8, ..Item::grant(slot, sequence, 0) }
+    }
+
     /// The end of a session.
     pub fn close(code: CloseCode) -> Item {
         Item {
@@ -90,6 +97,7 @@ impl Item {
             2 => Some(ItemKind::Grant),
             3 => Some(ItemKind::Close),
             4 => Some(ItemKind::Abandon),
+            5 => Some(ItemKind::Defer),
             _ => None,
         }
     }

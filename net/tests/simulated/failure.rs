@@ -1,0 +1,214 @@
+//! What the protocol does when peers die, restart, lie or never answer.
+
+use std::time::Duration;
+
+use tautline_net::class::Class;
+use tautline_net::endpoint::{CloseReason, ConnectError, EndpointConfig, Event, SendError};
+use tautline_net::port::Address;
+
+use crate::world::{World, link, pattern};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_restarted_peer_is_noticed_at_once_by_its_reset() {
+    let (mut world, there, _) = World::pair(20, link(20));
+    world.kill(1);
+    world.start(1);
+    let before = world.now();
+    world.send(0, there, Class::Normal, b"hello?".to_vec(), 5).unwrap();
+    let (reason, undelivered) = world.closed(0, there, 5 * SECOND).expect("the session ends");
+    assert_eq!((reason, undelivered), (CloseReason::PeerRestarted, vec![(5, true)]));
+    assert!(world.now().since(before) < Duration::from_millis(1), "noticed after {:?}", world.now().since(before));
+    world.connect(0, 1);
+}
+
+#[test]
+fn a_peer_that_restarts_and_connects_again_ends_its_old_sessions_without_a_time_out() {
+    let (mut world, _, back) = World::pair(21, link(20));
+    world.kill(0);
+    world.start(0);
+    let before = world.now();
+    world.open(0, 1);
+    let (reason, _) = world.closed(1, back, 5 * SECOND).expect("the old session ends");
+    assert_eq!(reason, CloseReason::PeerRestarted);
+    assert!(world.now().since(before) < Duration::from_millis(5));
+    assert_eq!(world.endpoint(1).session_count(), 1);
+}
+
+#[test]
+fn a_dead_peer_ends_every_message_once_and_says_whether_it_had_left() {
+    let config = EndpointConfig { message_slots: 80, ..EndpointConfig::default() };
+    let (mut world, there, _) = World::pair_with(22, link(20), config);
+    world.kill(1);
+    for token in 0..100 {
+        world.send(0, there, Class::Normal, vec![0; 100], token).unwrap();
+    }
+    let (reason, undelivered) = world.closed(0, there, 30 * SECOND).expect("the session ends");
+    assert_eq!(reason, CloseReason::PeerDead);
+    let expected: Vec<(u64, bool)> = (0..100).map(|token| (token, token < 80)).collect();
+    assert_eq!(undelivered, expected, "the first 80 had slots and left, the others waited");
+    assert_eq!(world.send(0, there, Class::Normal, vec![], 0), Err(SendError::UnknownSession));
+    assert_eq!(world.endpoint(0).session_count(), 0);
+}
+
+#[test]
+fn a_silent_idle_peer_is_noticed_within_its_time_out() {
+    let (mut world, there, back) = World::pair(23, link(20));
+    world.pass(SECOND);
+    world.network.partition("a", "b").unwrap();
+    let before = world.now();
+    let (reason, _) = world.closed(1, back, 10 * SECOND).expect("b hears nothing from a");
+    assert_eq!(reason, CloseReason::PeerDead);
+    assert!(world.now().since(before) <= Duration::from_millis(3_100));
+    // a still hears b's reset, or its silence.
+    assert!(world.closed(0, there, 10 * SECOND).is_some());
+}
+
+#[test]
+fn nobody_there_is_an_error_within_the_connect_time_out() {
+    let mut world = World::new(24, link(20));
+    world.host("a", EndpointConfig::default());
+    world.host("b", EndpointConfig::default());
+    world.kill(1);
+    let there = world.open(0, 1);
+    world.send(0, there, Class::Normal, b"early".to_vec(), 3).unwrap();
+    let (reason, undelivered) = world.closed(0, there, 20 * SECOND).expect("the handshake ends");
+    assert_eq!((reason, undelivered), (CloseReason::TimedOut, vec![(3, false)]));
+}
+
+#[test]
+fn a_peer_that_starts_late_is_reached_by_the_repeated_hello() {
+    let mut world = World::new(25, link(20));
+    world.host("a", EndpointConfig::default());
+    world.host("b", EndpointConfig::default());
+    world.kill(1);
+    let there = world.open(0, 1);
+    world.send(0, there, Class::Normal, b"early".to_vec(), 3).unwrap();
+    world.pass(SECOND);
+    world.start(1);
+    assert!(world.run(2 * SECOND, |world| world.hosts[1].events.iter().any(|event| matches!(event, Event::Message { .. }))));
+}
+
+#[test]
+fn a_full_server_refuses_at_once_and_keeps_its_sessions() {
+    let mut world = World::new(26, link(20));
+    world.host("server", EndpointConfig { max_sessions: 2, ..EndpointConfig::default() });
+    for name in ["a", "b", "c"] {
+        world.host(name, EndpointConfig::default());
+    }
+    world.connect(1, 0);
+    world.connect(2, 0);
+    let third = world.open(3, 0);
+    let (reason, _) = world.closed(3, third, SECOND).expect("refused");
+    assert_eq!(reason, CloseReason::Refused);
+    assert_eq!(world.endpoint(0).session_count(), 2);
+    let peer = world.address(1);
+    let now = world.now();
+    assert_eq!(world.endpoint(0).connect(peer, now), Err(ConnectError::TooManySessions { limit: 2 }));
+}
+
+#[test]
+fn an_address_of_another_kind_is_refused() {
+    let mut world = World::new(27, link(20));
+    world.host("a", EndpointConfig::default());
+    let now = world.now();
+    let peer = Address::Inet("127.0.0.1:9".parse().unwrap());
+    assert!(matches!(world.endpoint(0).connect(peer, now), Err(ConnectError::WrongKind { .. })));
+}
+
+#[test]
+fn strangers_cost_a_server_no_session_and_no_longer_answers_than_they_sent() {
+    let mut world = World::new(28, link(20));
+    world.host("server", EndpointConfig::default());
+    world.host("client", EndpointConfig::default());
+    // The real hellos of a client whose source is then forged: each comes from another address that never answers.
+    let (taken, seen) = (std::rc::Rc::new(std::cell::RefCell::new(Vec::new())), std::rc::Rc::new(std::cell::Cell::new(0)));
+    let (take, count) = (taken.clone(), seen.clone());
+    world.network.set_filter(move |passing| {
+        if passing.from == "client" {
+            take.borrow_mut().push(passing.bytes.to_vec());
+        }
+        count.set(count.get() + 1);
+        tautline_net::port::sim::Verdict::Pass
+    });
+    world.connect(1, 0);
+    world.network.clear_filter();
+    let hello = taken.borrow()[0].clone();
+    let sessions = world.endpoint(0).session_count();
+    for n in 0..1_000 {
+        world.network.inject(&format!("stranger{n}"), "server", &hello).unwrap();
+    }
+    world.pass(Duration::from_millis(10));
+    assert_eq!(world.endpoint(0).session_count(), sessions);
+    assert!(world.endpoint(0).counters().challenges >= 1_000);
+    let answered = world.network.link_counters("server", "stranger7");
+    assert!(answered.sent <= 1 && answered.bytes <= hello.len() as u64, "{answered:?}");
+}
+
+#[test]
+fn forged_packets_end_no_session_and_deliver_nothing() {
+    let (mut world, there, _) = World::pair(29, link(20));
+    let mut random = fastrand::Rng::with_seed(29);
+    for n in 0..5_000 {
+        let mut packet = vec![0; random.usize(0..200)];
+        random.fill(&mut packet);
+        if packet.len() > 24 {
+            packet[0] = 1;
+            packet[1] = random.u8(0..10);
+            if n % 2 == 0 {
+                packet[8..16].copy_from_slice(&there.as_u64().to_le_bytes());
+            }
+        }
+        let from = if n % 3 == 0 { "b" } else { "stranger" };
+        world.network.inject(from, "a", &packet).unwrap();
+    }
+    world.pass(Duration::from_millis(100));
+    assert!(world.endpoint(0).is_established(there));
+    assert!(world.messages(0).is_empty());
+    assert!(world.endpoint(0).counters().malformed > 1_000);
+}
+
+#[test]
+fn a_message_that_is_never_finished_ends_its_session_and_gives_its_memory_back() {
+    let config = EndpointConfig { peer_timeout: Duration::from_millis(300), ..EndpointConfig::default() };
+    let (mut world, there, back) = World::pair_with(30, link(20), config);
+    // From now on every data packet but the first of a message is lost; acknowledgements and pings pass.
+    world.network.set_filter(|passing| {
+        let data = passing.bytes.len() > 48 && passing.bytes[1] == 6;
+        let offset = if data { u32::from_le_bytes(passing.bytes[44..48].try_into().unwrap()) } else { 0 };
+        if offset > 0 { tautline_net::port::sim::Verdict::Lose } else { tautline_net::port::sim::Verdict::Pass }
+    });
+    world.send(0, there, Class::Normal, pattern(1 << 20, 1), 1).unwrap();
+    world.pass(Duration::from_millis(100));
+    assert!(world.endpoint(1).reassembly_bytes() > 0);
+    let (reason, _) = world.closed(1, back, 20 * SECOND).expect("the session ends");
+    assert_eq!(reason, CloseReason::Protocol);
+    assert_eq!(world.endpoint(1).reassembly_bytes(), 0);
+    assert_eq!(world.closed(0, there, 5 * SECOND), Some((CloseReason::Protocol, vec![(1, true)])));
+}
+
+#[test]
+fn a_peer_of_another_version_is_told_which_one_is_spoken_here() {
+    let mut world = World::new(31, link(20));
+    world.host("a", EndpointConfig::default());
+    world.host("b", EndpointConfig::default());
+    // On the way from a to b, version 1 turns into version 9.
+    let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let take = seen.clone();
+    world.network.set_filter(move |passing| {
+        if passing.from == "a" {
+            take.borrow_mut().push(passing.bytes.to_vec());
+            return tautline_net::port::sim::Verdict::Lose;
+        }
+        tautline_net::port::sim::Verdict::Pass
+    });
+    let there = world.open(0, 1);
+    world.turn();
+    let mut hello = seen.borrow()[0].clone();
+    hello[0] = 9;
+    world.network.clear_filter();
+    world.network.inject("a", "b", &hello).unwrap();
+    let (reason, _) = world.closed(0, there, SECOND).expect("refused");
+    assert_eq!(reason, CloseReason::Version(1));
+}

@@ -1,0 +1,9 @@
+//! The protocol over the simulated network, in virtual time: what it does, named as behaviours, and seeds of everything that networks do.
+//!
+//! A failing seed is printed; `TAUTLINE_SEED=n cargo test -p tautline-net --test simulated seeds` repeats it alone, and `TAUTLINE_SEEDS=n` runs
+//! that many.
+
+mod behaviour;
+mod failure;
+mod seeds;
+mod world;
