@@ -1,0 +1,273 @@
+//! The calls of a node, the lists that they are in, and the credits that they hold. It knows no network: what it decides is
+//! carried out in [`submit`](super::submit), and its properties are tested here alone.
+
+use tautline_net::class::Class;
+use tautline_net::clock::Time;
+use tautline_net::endpoint::{MessageId, SessionId};
+use tautline_net::timer::Wheel;
+
+use super::call::{CallId, Cold, Held, Sink, Slot, State};
+use super::peers::Peers;
+use crate::method::Method;
+
+/// No slot, no peer: the end of a list.
+pub(crate) const NIL: u32 = u32::MAX;
+
+/// The calls.
+#[derive(Debug)]
+pub(crate) struct Table {
+    slots: Vec<Slot>,
+    cold: Vec<Cold>,
+    free: Vec<u32>,
+    limit: usize,
+    live: usize,
+    /// The newest call sent in each session, by session slot.
+    sessions: Vec<u32>,
+    /// Deadlines, by call slot.
+    pub(crate) wheel: Wheel,
+    pub(crate) peers: Peers,
+}
+
+/// What a new call is made of.
+#[derive(Debug)]
+pub(crate) struct NewCall {
+    pub(crate) peer: u32,
+    pub(crate) class: Class,
+    pub(crate) method: Method,
+    pub(crate) series: u32,
+    pub(crate) notify_start: bool,
+    pub(crate) begun: Time,
+    pub(crate) due: Time,
+    pub(crate) sink: Sink,
+}
+
+/// Whether a call may be sent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It holds a credit: send it.
+    Send,
+    /// It is in its peer's line.
+    Wait,
+    /// The line is full.
+    Full,
+}
+
+impl Table {
+    pub(crate) fn new(limit: usize, peers: Peers) -> Table {
+        Table {
+            slots: Vec::new(),
+            cold: Vec::new(),
+            free: Vec::new(),
+            limit: limit.min(NIL as usize),
+            live: 0,
+            sessions: Vec::new(),
+            wheel: Wheel::new(),
+            peers,
+        }
+    }
+
+    /// Calls that have not been freed.
+    pub(crate) fn live(&self) -> usize {
+        self.live
+    }
+
+    /// Makes a call, in the state `Waiting`. `None` if there are as many as may be.
+    #[inline]
+    pub(crate) fn open(&mut self, call: NewCall) -> Option<u32> {
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                let place = &mut self.slots[slot as usize];
+                let generation = place.generation.wrapping_add(1);
+                *place = Table::slot(generation, call);
+                slot
+            }
+            None => {
+                if self.slots.len() >= self.limit {
+                    return None;
+                }
+                self.slots.push(Table::slot(1, call));
+                self.cold.push(Cold::default());
+                self.slots.len() as u32 - 1
+            }
+        };
+        self.live += 1;
+        let Slot { peer, due, .. } = self.slots[slot as usize];
+        self.peers[peer].calls += 1;
+        if due != Time::NEVER {
+            self.wheel.insert(slot, due);
+        }
+        Some(slot)
+    }
+
+    /// Takes a credit for a new call, or puts it at the end of its peer's line, which holds `limit` calls.
+    #[inline]
+    pub(crate) fn admit(&mut self, slot: u32, limit: usize) -> Turn {
+        let Slot { peer, class, .. } = self.slots[slot as usize];
+        let lane = &mut self.peers[peer].lanes[class.index()];
+        // Who came earlier goes first, even if a credit is free at this moment.
+        if lane.waiting == 0 && lane.account.take() {
+            return Turn::Send;
+        }
+        if lane.waiting as usize >= limit {
+            return Turn::Full;
+        }
+        let last = std::mem::replace(&mut lane.tail, slot);
+        if last == NIL {
+            lane.head = slot;
+        }
+        lane.waiting += 1;
+        if last != NIL {
+            self.slots[last as usize].next = slot;
+        }
+        self.slots[slot as usize].previous = last;
+        Turn::Wait
+    }
+
+    /// The next call in line, with a credit taken for it; `None` if nobody waits or no credit is free.
+    #[inline]
+    pub(crate) fn next_waiting(&mut self, peer: u32, class: Class) -> Option<u32> {
+        let lane = &mut self.peers[peer].lanes[class.index()];
+        if lane.waiting == 0 || !lane.account.take() {
+            return None;
+        }
+        let slot = lane.head;
+        self.leave_line(slot);
+        Some(slot)
+    }
+
+    /// The call, which holds a credit, was given to its session.
+    #[inline]
+    pub(crate) fn sent(&mut self, slot: u32, session: SessionId, message: MessageId) {
+        if self.sessions.len() <= session.slot() {
+            self.sessions.resize(session.slot() + 1, NIL);
+        }
+        let next = std::mem::replace(&mut self.sessions[session.slot()], slot);
+        if next != NIL {
+            self.slots[next as usize].previous = slot;
+        }
+        let call = &mut self.slots[slot as usize];
+        call.session = session;
+        (call.previous, call.next) = (NIL, next);
+        call.state.send(message);
+    }
+
+    /// The call, which holds a credit, could not be given to its session.
+    pub(crate) fn not_sent(&mut self, slot: u32) {
+        let Slot { peer, class, .. } = self.slots[slot as usize];
+        self.peers[peer].lanes[class.index()].account.put();
+    }
+
+    /// Ends a call: out of its list, its timer off, its credit back. `None` if it has ended before.
+    #[inline]
+    pub(crate) fn end(&mut self, slot: u32) -> Option<Held> {
+        let call = &mut self.slots[slot as usize];
+        let held = call.state.end()?;
+        let Slot { peer, class, session, previous, next, due, .. } = *call;
+        match held {
+            Held::Nothing => {
+                let lane = &self.peers[peer].lanes[class.index()];
+                // A call that could not be sent is in no line any more.
+                if previous != NIL || lane.head == slot {
+                    self.leave_line(slot);
+                }
+            }
+            Held::Credit { .. } => {
+                if previous == NIL {
+                    self.sessions[session.slot()] = next;
+                } else {
+                    self.slots[previous as usize].next = next;
+                }
+                if next != NIL {
+                    self.slots[next as usize].previous = previous;
+                }
+                self.peers[peer].lanes[class.index()].account.put();
+            }
+        }
+        self.peers[peer].calls -= 1;
+        if due != Time::NEVER {
+            self.wheel.cancel(slot);
+        }
+        Some(held)
+    }
+
+    /// Gives an ended call's slot back.
+    #[inline]
+    pub(crate) fn release(&mut self, slot: u32) {
+        self.slots[slot as usize].state.free();
+        self.live -= 1;
+        self.free.push(slot);
+    }
+
+    /// The slot of a call, if it is that call's still.
+    #[inline]
+    pub(crate) fn find(&self, id: CallId) -> Option<u32> {
+        let slot = self.slots.get(id.slot as usize)?;
+        (slot.generation == id.generation && slot.state != State::Free).then_some(id.slot)
+    }
+
+    pub(crate) fn id(&self, slot: u32) -> CallId {
+        CallId { slot, generation: self.slots[slot as usize].generation }
+    }
+
+    /// Some call sent in the session of this slot.
+    pub(crate) fn in_session(&self, session: usize) -> Option<u32> {
+        self.sessions.get(session).copied().filter(|&slot| slot != NIL)
+    }
+
+    /// Every slot in use.
+    pub(crate) fn all(&self) -> Vec<u32> {
+        (0..self.slots.len() as u32).filter(|&slot| self.slots[slot as usize].state != State::Free).collect()
+    }
+
+    #[inline]
+    pub(crate) fn call(&self, slot: u32) -> &Slot {
+        &self.slots[slot as usize]
+    }
+
+    #[inline]
+    pub(crate) fn call_mut(&mut self, slot: u32) -> &mut Slot {
+        &mut self.slots[slot as usize]
+    }
+
+    pub(crate) fn cold_mut(&mut self, slot: u32) -> &mut Cold {
+        &mut self.cold[slot as usize]
+    }
+
+    fn leave_line(&mut self, slot: u32) {
+        let Slot { peer, class, previous, next, .. } = self.slots[slot as usize];
+        let lane = &mut self.peers[peer].lanes[class.index()];
+        lane.waiting -= 1;
+        if previous == NIL {
+            lane.head = next;
+        }
+        if next == NIL {
+            lane.tail = previous;
+        }
+        if previous != NIL {
+            self.slots[previous as usize].next = next;
+        }
+        if next != NIL {
+            self.slots[next as usize].previous = previous;
+        }
+        let call = &mut self.slots[slot as usize];
+        (call.previous, call.next) = (NIL, NIL);
+    }
+
+    fn slot(generation: u32, call: NewCall) -> Slot {
+        Slot {
+            generation,
+            state: State::Waiting,
+            class: call.class,
+            notify_start: call.notify_start,
+            peer: call.peer,
+            session: SessionId::from_u64(u64::MAX),
+            previous: NIL,
+            next: NIL,
+            series: call.series,
+            method: call.method,
+            begun: call.begun,
+            due: call.due,
+            sink: call.sink,
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The node as other threads see it: commands through its inbox, results through a slot of their own.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use tautline_net::payload::Payload;
+use tautline_net::port::Address;
+
+use crate::client::call::CallResult;
+use crate::error::{CallError, Fate, Limit};
+use crate::local::Local;
+use crate::mail::{Mail, Refused};
+use crate::method::Method;
+use crate::options::CallOptions;
+
+/// What another thread asks of a node.
+pub(crate) enum Command {
+    Call { peer: Address, method: Method, payload: Payload, options: CallOptions, slot: Arc<RemoteSlot> },
+    Cancel { slot: Arc<RemoteSlot> },
+    Execute(Box<dyn FnOnce(&Local) + Send>),
+}
+
+impl Command {
+    /// The node is gone.
+    pub(crate) fn fail(self) {
+        if let Command::Call { slot, .. } = self {
+            slot.complete(Err(CallError::Stopped { fate: Fate::NotSent }));
+        }
+    }
+}
+
+/// A node, for other threads. Cheap to clone; it does not keep the node alive.
+#[derive(Clone)]
+pub struct Handle {
+    mail: Arc<Mail>,
+    address: Address,
+}
+
+impl Handle {
+    pub(crate) fn new(mail: Arc<Mail>, address: Address) -> Handle {
+        Handle { mail, address }
+    }
+
+    /// The node's address.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// Calls a method of the node at `peer` (an [`Address`], a socket address or a [`Peer`](crate::Peer)). Await the result or
+    /// [wait](RemoteCall::wait) for it; dropping it cancels the call.
+    pub fn call(&self, peer: impl Into<Address>, method: Method, payload: impl Into<Payload>, options: CallOptions) -> RemoteCall {
+        let slot = Arc::new(RemoteSlot::default());
+        let command = Command::Call { peer: peer.into(), method, payload: payload.into(), options, slot: slot.clone() };
+        if let Err((_, refused)) = self.mail.command(command) {
+            slot.complete(Err(match refused {
+                Refused::Full => CallError::Full(Limit::Inbox),
+                Refused::Stopped => CallError::Stopped { fate: Fate::NotSent },
+            }));
+        }
+        RemoteCall { slot, mail: self.mail.clone() }
+    }
+
+    /// Runs `work` on the node's thread, between two of its steps. `false` if the node has stopped or its inbox is full.
+    pub fn execute(&self, work: impl FnOnce(&Local) + Send + 'static) -> bool {
+        self.mail.command(Command::Execute(Box::new(work))).is_ok()
+    }
+
+    /// Ends [`Node::run`](crate::Node::run) at its next turn.
+    pub fn stop(&self) {
+        self.mail.stop();
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handle({})", self.address)
+    }
+}
+
+/// Where a call from another thread gets its result.
+#[derive(Debug, Default)]
+pub(crate) struct RemoteSlot {
+    state: Mutex<RemoteState>,
+    ready: Condvar,
+    /// The call's number at its node; zero until it has one.
+    pub(crate) call: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct RemoteState {
+    result: Option<CallResult>,
+    waker: Option<Waker>,
+    /// There is, or was, a result.
+    over: bool,
+}
+
+impl RemoteSlot {
+    /// Sets the result, the first time.
+    pub(crate) fn complete(&self, result: CallResult) {
+        let waker = {
+            let mut state = self.lock();
+            if state.over {
+                return;
+            }
+            (state.over, state.result) = (true, Some(result));
+            state.waker.take()
+        };
+        self.ready.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RemoteState> {
+        // Nothing panics under the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call made through a [`Handle`]. Dropping it cancels the call.
+#[must_use = "a dropped call is cancelled"]
+pub struct RemoteCall {
+    slot: Arc<RemoteSlot>,
+    mail: Arc<Mail>,
+}
+
+impl RemoteCall {
+    /// Blocks the calling thread until the call ends. On the node's own thread that is never.
+    pub fn wait(self) -> CallResult {
+        let mut state = self.slot.lock();
+        loop {
+            if let Some(result) = state.result.take() {
+                return result;
+            }
+            state = self.slot.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Future for RemoteCall {
+    type Output = CallResult;
+
+    /// # Panics
+    ///
+    /// If polled again after it completed.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CallResult> {
+        let mut state = self.slot.lock();
+        if let Some(result) = state.result.take() {
+            return Poll::Ready(result);
+        }
+        assert!(!state.over, "a call was polled after it had completed");
+        let stale = state.waker.replace(cx.waker().clone());
+        drop(state);
+        drop(stale);
+        Poll::Pending
+    }
+}
+
+impl Drop for RemoteCall {
+    fn drop(&mut self) {
+        if !self.slot.lock().over {
+            // If the inbox is full the call runs to its end, and its result is dropped.
+            let _ = self.mail.command(Command::Cancel { slot: self.slot.clone() });
+        }
+    }
+}
+
+impl fmt::Debug for RemoteCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RemoteCall(#{:x})", self.slot.call.load(Ordering::Relaxed))
+    }
+}

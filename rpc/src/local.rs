@@ -1,0 +1,180 @@
+//! The node as code on its own thread sees it: handlers, futures, and whoever drives the poll loop.
+
+use std::cell::{Ref, RefCell};
+use std::fmt;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tautline_net::clock::Time;
+use tautline_net::payload::Payload;
+use tautline_net::port::{Address, AddressError};
+
+use crate::client::call::{CallId, Sink};
+use crate::client::future::{Call, TypedCall};
+use crate::client::peers::{Peer, ToAddress};
+use crate::client::submit::Completion;
+use crate::codec::{Codec, CodecError, Rpc};
+use crate::core::Core;
+use crate::error::{CallError, SpawnError};
+use crate::executor::{Executor, Task};
+use crate::hook::ControlError;
+use crate::mail::Mail;
+use crate::method::Method;
+use crate::metrics::Metrics;
+use crate::options::CallOptions;
+use crate::sleep::Sleep;
+
+/// What the node and its [`Local`]s share.
+pub(crate) struct Shared {
+    pub(crate) core: RefCell<Core>,
+    pub(crate) mail: Arc<Mail>,
+    pub(crate) executor: Executor,
+}
+
+impl Shared {
+    /// One step on the core, and then whatever it put off.
+    #[inline]
+    pub(crate) fn with<R>(&self, step: impl FnOnce(&mut Core) -> R) -> R {
+        let (result, settled) = {
+            let mut core = self.core.borrow_mut();
+            (step(&mut core), core.deferred.is_empty())
+        };
+        if !settled {
+            self.settle();
+        }
+        result
+    }
+
+    /// Runs what waited for the end of a borrow.
+    pub(crate) fn settle(&self) {
+        loop {
+            // The borrow must end before the thing runs: it may come back.
+            let next = self.core.borrow_mut().deferred.pop_front();
+            match next {
+                Some(deferred) => deferred.run(),
+                None => break,
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Shared")
+    }
+}
+
+/// A node, for code on its thread. Clone it into handlers and futures. After the node is gone, calls fail with
+/// [`CallError::Stopped`].
+#[derive(Clone)]
+pub struct Local {
+    pub(crate) shared: Rc<Shared>,
+}
+
+impl Local {
+    /// Looks a peer up, to call it: by URL, [`Address`] or socket address. No packet is sent; the first call opens a session.
+    pub fn peer(&self, name: impl ToAddress) -> Result<Peer, AddressError> {
+        let address = name.to_address()?;
+        Ok(self.shared.core.borrow_mut().client.table.peers.handle(address))
+    }
+
+    /// Calls a method. The request is sent before this returns, if there is credit; see [`Call`] for the rest.
+    pub fn call(&self, peer: Peer, method: Method, payload: impl Into<Payload>, options: CallOptions) -> Call {
+        let payload = payload.into();
+        let made = self.shared.with(|core| core.begin(&peer, method, payload, &options, Sink::Future(None)));
+        Call::new(self.shared.clone(), made)
+    }
+
+    /// [`Local::call`] with the types of `M`.
+    pub fn call_typed<M: Rpc>(&self, peer: Peer, request: M::Request, options: CallOptions) -> TypedCall<M> {
+        match <M::Codec as Codec<M::Request>>::encode(request) {
+            Ok(payload) => self.call(peer, M::METHOD, payload, options).typed(),
+            Err(CodecError(reason)) => Call::new(self.shared.clone(), Err(CallError::Encode(reason))).typed(),
+        }
+    }
+
+    /// Calls a method without a future: the result comes as a [`Completion`] with `tag`. This is the path without allocation.
+    #[inline]
+    pub fn submit(
+        &self,
+        peer: Peer,
+        method: Method,
+        payload: impl Into<Payload>,
+        options: &CallOptions,
+        tag: u64,
+    ) -> Result<CallId, CallError> {
+        let payload = payload.into();
+        self.shared.with(|core| core.begin(&peer, method, payload, options, Sink::Tag(tag)))
+    }
+
+    /// The oldest result of a submitted call.
+    #[inline]
+    pub fn next_completion(&self) -> Option<Completion> {
+        self.shared.core.borrow_mut().client.completions.pop_front()
+    }
+
+    /// Cancels a submitted call: its completion says [`CallError::Cancelled`], and its server is told. `false` if it has ended.
+    pub fn cancel(&self, call: CallId) -> bool {
+        self.shared.with(|core| core.cancel_call(call))
+    }
+
+    /// Sends bytes to the hook with this tag at the node of `peer`: at most once, ahead of all data.
+    pub fn send_control(&self, peer: Peer, tag: u8, bytes: &[u8]) -> Result<(), ControlError> {
+        self.shared.with(|core| core.send_hook(peer.address, tag, bytes))
+    }
+
+    /// Completes at `due`, at most some microseconds later; also when the node stops.
+    pub fn sleep_until(&self, due: Time) -> Sleep {
+        Sleep::new(self.shared.clone(), due)
+    }
+
+    /// Completes after `duration`.
+    pub fn sleep(&self, duration: Duration) -> Sleep {
+        let now = self.shared.core.borrow_mut().read_clock();
+        self.sleep_until(now + duration)
+    }
+
+    /// Runs a future on the node's executor.
+    pub fn spawn<F>(&self, future: F) -> Result<Task<F::Output>, SpawnError>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        self.shared.executor.spawn(future).map(Task::new)
+    }
+
+    /// The time, as of this turn of the poll loop or of the first look between two turns.
+    pub fn now(&self) -> Time {
+        let mut core = self.shared.core.borrow_mut();
+        core.refresh();
+        core.now
+    }
+
+    /// Half the smoothed round trip to a peer, once there is a session and a measurement.
+    pub fn one_way_delay(&self, peer: Peer) -> Option<Duration> {
+        self.shared.core.borrow().one_way_delay(peer.address)
+    }
+
+    /// The node's address.
+    pub fn address(&self) -> Address {
+        self.shared.core.borrow().endpoint.local_address()
+    }
+
+    /// The largest message in bytes that the node accepts; a call's head takes 24 of them, an extension its length.
+    pub fn max_message(&self) -> usize {
+        self.shared.core.borrow().endpoint.max_message()
+    }
+
+    /// What the node has counted. Let go of it before the next call into the node.
+    pub fn metrics(&self) -> Ref<'_, Metrics> {
+        Ref::map(self.shared.core.borrow(), |core| &core.metrics)
+    }
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Local")
+    }
+}

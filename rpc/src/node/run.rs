@@ -1,0 +1,190 @@
+//! Running handlers on the poller: at once, from the run queue, or as futures.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tautline_net::clock::Time;
+use tautline_net::sync::claim::Ticket;
+
+use super::Node;
+use crate::cancel::{CancelReason, CancelToken};
+use crate::core::Core;
+use crate::executor::CatchPanic;
+use crate::local::Shared;
+use crate::request::Request;
+use crate::server::Kind;
+use crate::server::entries::Asked;
+use crate::server::runqueue::Job;
+use crate::server::workers::{call, panicked};
+use crate::service::{Answer, FutureHandler, InlineHandler, WorkerHandler};
+use crate::status::{Code, Status};
+
+/// A handler, on the poller's side.
+pub(crate) enum Runner {
+    Inline(InlineHandler),
+    Workers(WorkerHandler),
+    Future(FutureHandler),
+}
+
+/// An entry that the poller has claimed.
+pub(crate) struct Started {
+    pub(crate) ticket: Ticket,
+    pub(crate) job: Job,
+    pub(crate) at: Time,
+    pub(crate) service: u32,
+}
+
+/// Of the handlers that run where their request is received, one in so many is timed: two looks at the clock are more than
+/// the rest of a small call costs.
+const SAMPLE: u64 = 64;
+
+impl Node {
+    /// Runs an inline handler where its request was received, and answers.
+    #[inline]
+    pub(super) fn run_direct(&mut self, asked: &Asked, mut request: Request) {
+        let sampled = {
+            let mut core = self.shared.core.borrow_mut();
+            core.server.direct += 1;
+            if core.server.direct.is_multiple_of(SAMPLE) { Some(core.read_clock()) } else { None }
+        };
+        let (answer, panicked) = match &mut self.runners[asked.service as usize] {
+            Runner::Inline(handler) => call_inline(handler, &mut request),
+            _ => (Err(Status::new(Code::Internal, "the service is not inline")), false),
+        };
+        if let Some(token) = request.token.take() {
+            token.retire();
+        }
+        // Its frame goes back before the reply needs one.
+        drop(request);
+        let mut core = self.shared.core.borrow_mut();
+        if panicked {
+            core.metrics.serving(asked.service, asked.class).panics += 1;
+        }
+        if let Some(from) = sampled {
+            let nanos = core.read_clock().nanos_since(from);
+            core.metrics.serving(asked.service, asked.class).service_time.record(nanos);
+        }
+        core.send_answer(asked, answer, Duration::ZERO);
+    }
+
+    /// Runs an entry that the poller has claimed.
+    pub(super) fn run_entry(&mut self, ticket: Ticket, job: Job, at: Time, service: u32) {
+        let (answer, panicked) = match &mut self.runners[service as usize] {
+            Runner::Inline(handler) => {
+                let mut request = job.request;
+                call_inline(handler, &mut request)
+            }
+            Runner::Workers(handler) => call(handler, job.request),
+            Runner::Future(handler) => {
+                let handler = handler.clone();
+                return self.spawn_handler(&handler, ticket, job, at);
+            }
+        };
+        let mut core = self.core();
+        let ended = core.read_clock();
+        core.finish_entry(ticket, answer, panicked, at, ended);
+    }
+
+    fn spawn_handler(&mut self, handler: &FutureHandler, ticket: Ticket, job: Job, at: Time) {
+        let token = job.request.cancellation().clone();
+        let mut guard = Guard { shared: self.shared.clone(), ticket, at, token, open: true };
+        let future = match catch_unwind(AssertUnwindSafe(|| handler(job.request))) {
+            Ok(future) => future,
+            Err(_) => return guard.finish(Err(panicked()), true),
+        };
+        let task = self.shared.executor.spawn(async move {
+            match CatchPanic(future).await {
+                Ok(answer) => guard.finish(answer, false),
+                Err(()) => guard.finish(Err(panicked()), true),
+            }
+        });
+        // Where there is no room for the task, its guard has answered.
+        let Ok(task) = task else { return };
+        let mut core = self.core();
+        let abort = core
+            .server
+            .entry(ticket)
+            .is_some_and(|entry| matches!(core.server.services[entry.service as usize].kind, Kind::Future { abort: true }));
+        match core.server.entry_mut(ticket) {
+            Some(entry) if abort => entry.task = Some(task),
+            _ => task.detach(),
+        }
+    }
+}
+
+impl Core {
+    /// Starts an entry of the poller's own; `None` if it has expired.
+    pub(super) fn start_own(&mut self, ticket: Ticket, job: Job) -> Option<Started> {
+        // The last handler may have taken long: the turn's time is too old to judge a deadline by.
+        let at = if job.request.deadline == Time::NEVER { self.now } else { self.read_clock() };
+        let class = job.request.class;
+        self.server.pools[class.index()].observe(at.nanos_since(job.arrived), 1);
+        if job.request.deadline <= at {
+            drop(job);
+            self.expire_started(ticket);
+            return None;
+        }
+        if job.announce {
+            self.on_entry_started(ticket, at);
+        }
+        let service = self.server.entry(ticket)?.service;
+        Some(Started { ticket, job, at, service })
+    }
+
+    /// The node stops: what waits is refused, what runs is told.
+    pub(super) fn stop_entries(&mut self) {
+        let tickets: Vec<Ticket> = self.server.entries.iter().filter(|entry| entry.live).map(|entry| entry.ticket).collect();
+        for ticket in tickets {
+            let (_, asked) = self.cancel_entry(ticket, CancelReason::Stopped, false);
+            if let Some(asked) = asked.filter(|asked| !asked.mute) {
+                let status = Status::new(Code::Unavailable, "the server is stopping");
+                self.send_status(&asked, &status, crate::header::reply_flag::NOT_STARTED, Duration::ZERO);
+            }
+        }
+    }
+}
+
+/// Ends a future's entry, however the future ends.
+struct Guard {
+    shared: Rc<Shared>,
+    ticket: Ticket,
+    at: Time,
+    token: CancelToken,
+    open: bool,
+}
+
+impl Guard {
+    fn finish(&mut self, answer: Answer, panicked: bool) {
+        self.open = false;
+        let (ticket, at) = (self.ticket, self.at);
+        self.shared.with(|core| {
+            let ended = core.read_clock();
+            core.finish_entry(ticket, answer, panicked, at, ended);
+        });
+    }
+}
+
+impl Drop for Guard {
+    /// The future was dropped: cancelled, or the executor had no room.
+    fn drop(&mut self) {
+        if self.open {
+            let status = match self.token.reason() {
+                Some(CancelReason::Deadline) => Status::new(Code::DeadlineExceeded, "the deadline passed while the handler ran"),
+                Some(CancelReason::Stopped) => Status::new(Code::Unavailable, "the server is stopping"),
+                Some(_) => Status::new(Code::Cancelled, "cancelled while the handler ran"),
+                None => Status::new(Code::ResourceExhausted, "the server runs as many tasks as it may"),
+            };
+            self.finish(Err(status), false);
+        }
+    }
+}
+
+/// Runs an inline handler; a panic is an answer too.
+#[inline]
+fn call_inline(handler: &mut InlineHandler, request: &mut Request) -> (Answer, bool) {
+    match catch_unwind(AssertUnwindSafe(|| handler(request))) {
+        Ok(answer) => (answer, false),
+        Err(_) => (Err(panicked()), true),
+    }
+}

@@ -1,0 +1,250 @@
+//! One turn of the poll loop. The order is that of urgency: what workers have started is told to hooks first, because another server waits
+//! for that word; then packets, then timers, one queued job, tasks, and last everything that this made ready to send.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use smallvec::SmallVec;
+use tautline_net::endpoint::{Event, SessionId};
+use tautline_net::payload::Payload;
+use zerocopy::FromBytes;
+
+use super::Node;
+use super::run::Started;
+use crate::client::call::Sink;
+use crate::client::peers::Peer;
+use crate::core::{Core, HookNote};
+use crate::handle::Command;
+use crate::header::{CallNotice, HookHead, kind};
+use crate::hook::{Entry, HookContext};
+use crate::request::Origin;
+use crate::server::dispatch::Dispatch;
+
+/// Commands taken from other threads in one turn.
+const COMMANDS: usize = 64;
+
+/// What an event leaves for the node to do, because foreign code runs there.
+enum Step {
+    Done,
+    Serve(Dispatch),
+    Hook { tag: u8, origin: Origin, payload: Payload },
+}
+
+impl Node {
+    pub(super) fn turn(&mut self) -> usize {
+        let mut done = {
+            let mut core = self.core();
+            core.read_clock();
+            core.fresh = true;
+            core.metrics.node.turns += 1;
+            let mut done = 0;
+            while core.server.has_workers
+                && let Some(note) = self.shared.mail.next_note()
+            {
+                core.on_note(note);
+                done += 1;
+            }
+            done
+        };
+        if done > 0 {
+            self.settle();
+        }
+        done += self.take_packets();
+        self.core().expire_timers();
+        self.settle();
+        done += usize::from(self.run_queued());
+        done += self.run_tasks();
+        done += self.take_commands();
+        let mut core = self.core();
+        let now = core.now;
+        core.server.adjust_credits(now);
+        core.endpoint.flush(now);
+        core.fresh = false;
+        done
+    }
+
+    /// A burst from the port, and what came of it.
+    fn take_packets(&mut self) -> usize {
+        let mut core = self.core();
+        let now = core.now;
+        let packets = core.endpoint.poll(now);
+        drop(core);
+        loop {
+            let step = {
+                let mut core = self.core();
+                match core.endpoint.next_event() {
+                    Some(event) => core.on_event(event),
+                    None => break,
+                }
+            };
+            match step {
+                Step::Done => {}
+                Step::Serve(Dispatch::Done) => {}
+                Step::Serve(Dispatch::Direct { asked, request }) => self.run_direct(&asked, request),
+                Step::Serve(Dispatch::Ask { tag, ticket, extension, origin }) => {
+                    let admit = self.with_hook(tag, |hook, cx| hook.admit(Entry(ticket), &extension, origin, cx));
+                    if let Some(admit) = admit {
+                        self.core().on_admitted(ticket, admit);
+                    }
+                }
+                Step::Hook { tag, origin, payload } => {
+                    self.with_hook(tag, |hook, cx| hook.control(origin, &payload, cx));
+                }
+            }
+            self.settle();
+        }
+        packets
+    }
+
+    /// Wakers, tokens and hooks that were put off. Hooks may cause more of each.
+    #[inline]
+    pub(super) fn settle(&mut self) {
+        let settled = {
+            let core = self.core();
+            core.deferred.is_empty() && core.hook_notes.is_empty()
+        };
+        if !settled {
+            self.settle_all();
+        }
+    }
+
+    #[cold]
+    fn settle_all(&mut self) {
+        loop {
+            self.shared.settle();
+            let notes: SmallVec<[HookNote; 8]> = self.core().hook_notes.drain(..).collect();
+            if notes.is_empty() {
+                break;
+            }
+            for note in notes {
+                match note {
+                    HookNote::Started { tag, ticket, at } => {
+                        self.with_hook(tag, |hook, cx| hook.started(Entry(ticket), at, cx));
+                    }
+                    HookNote::Finished { tag, ticket, at } => {
+                        self.with_hook(tag, |hook, cx| hook.finished(Entry(ticket), at, cx));
+                    }
+                }
+            }
+        }
+    }
+
+    fn with_hook<R>(&mut self, tag: u8, act: impl FnOnce(&mut dyn crate::hook::Hook, &mut HookContext<'_>) -> R) -> Option<R> {
+        let (_, hook) = self.hooks.iter_mut().find(|(known, _)| *known == tag)?;
+        Some(act(hook.as_mut(), &mut HookContext { shared: &self.shared, tag }))
+    }
+
+    /// Runs the most urgent entry that is the poller's own: one a turn, so that cancels get in between.
+    fn run_queued(&mut self) -> bool {
+        let started = {
+            let mut core = self.core();
+            match core.server.next_own() {
+                None => return false,
+                Some((ticket, job)) => core.start_own(ticket, job),
+            }
+        };
+        // Hooks hear of the start before the handler runs, and what they send leaves before it.
+        self.settle();
+        if let Some(Started { ticket, job, at, service }) = started {
+            let mut core = self.core();
+            let now = core.now;
+            core.endpoint.flush(now);
+            drop(core);
+            self.run_entry(ticket, job, at, service);
+            self.settle();
+        }
+        true
+    }
+
+    fn run_tasks(&mut self) -> usize {
+        if self.shared.mail.ready() == 0 {
+            return 0;
+        }
+        let (ran, panicked) = self.shared.executor.run();
+        self.core().metrics.node.task_panics += panicked;
+        self.settle();
+        ran
+    }
+
+    fn take_commands(&mut self) -> usize {
+        let mut taken = 0;
+        while taken < COMMANDS
+            && let Some(command) = self.shared.mail.next_command()
+        {
+            taken += 1;
+            self.core().metrics.node.commands += 1;
+            self.obey(command);
+        }
+        taken
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Call { peer, method, payload, options, slot } => {
+                let made = self
+                    .shared
+                    .with(|core| core.begin(&Peer::unresolved(peer), method, payload, &options, Sink::Remote(slot.clone())));
+                match made {
+                    Ok(id) => slot.call.store(id.as_u64(), std::sync::atomic::Ordering::Relaxed),
+                    Err(error) => slot.complete(Err(error)),
+                }
+            }
+            Command::Cancel { slot } => {
+                // Written by this thread: a cancel comes after its call.
+                let id = slot.call.load(std::sync::atomic::Ordering::Relaxed);
+                self.shared.with(|core| core.cancel_call(crate::client::call::CallId::from_u64(id)));
+            }
+            Command::Execute(work) => {
+                let local = self.local();
+                if catch_unwind(AssertUnwindSafe(|| work(&local))).is_err() {
+                    tracing::error!("work sent to the node panicked; the node goes on");
+                    self.core().metrics.node.task_panics += 1;
+                }
+            }
+        }
+        self.settle();
+    }
+}
+
+impl Core {
+    #[inline]
+    fn on_event(&mut self, event: Event) -> Step {
+        match event {
+            Event::Message { session, payload, .. } => match payload.first() {
+                Some(&kind::REPLY) => self.on_reply(session, payload),
+                Some(&kind::REQUEST) => return Step::Serve(self.on_request(session, payload)),
+                _ => self.metrics.node.malformed += 1,
+            },
+            Event::Control { session, payload } => return self.on_control(session, payload),
+            Event::Established { session, peer, .. } => self.on_established(session, peer),
+            Event::Undelivered { session, token, transmitted } => self.on_undelivered(session, token, transmitted),
+            Event::Closed { session, reason } => self.on_closed(session, reason),
+        }
+        Step::Done
+    }
+
+    fn on_control(&mut self, session: SessionId, mut payload: Payload) -> Step {
+        match payload.first() {
+            Some(&(kind::CANCEL | kind::STARTED)) => {
+                if let Ok((notice, _)) = CallNotice::read_from_prefix(&payload) {
+                    match notice.kind {
+                        kind::CANCEL => self.on_cancel(session, notice.call.get()),
+                        _ => self.on_started(session, notice.call.get()),
+                    }
+                    return Step::Done;
+                }
+            }
+            Some(&kind::HOOK) => {
+                if let (Ok((head, _)), Some(state)) = (HookHead::read_from_prefix(&payload), self.session(session))
+                    && self.server.hooks.contains(&head.tag)
+                {
+                    let origin = Origin { session, address: state.address };
+                    payload.trim_front(size_of::<HookHead>());
+                    return Step::Hook { tag: head.tag, origin, payload };
+                }
+            }
+            _ => {}
+        }
+        self.metrics.node.malformed += 1;
+        Step::Done
+    }
+}

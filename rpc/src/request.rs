@@ -1,0 +1,113 @@
+//! What a handler is given, and what it gives back.
+
+use std::cell::OnceCell;
+use std::time::Duration;
+
+use tautline_net::class::Class;
+use tautline_net::clock::{Clock, Time};
+use tautline_net::endpoint::SessionId;
+use tautline_net::payload::Payload;
+use tautline_net::port::Address;
+
+use crate::cancel::CancelToken;
+use crate::method::Method;
+use crate::options::CallOptions;
+
+/// Whom something came from: a session, and the address at its other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The session. Sessions end and new ones begin; the address stays.
+    pub session: SessionId,
+    /// The address of the other side, proven by the session's handshake.
+    pub address: Address,
+}
+
+/// A request, as its handler sees it.
+#[derive(Debug)]
+pub struct Request {
+    pub(crate) payload: Payload,
+    pub(crate) method: Method,
+    pub(crate) class: Class,
+    pub(crate) origin: Origin,
+    pub(crate) deadline: Time,
+    pub(crate) clock: Option<Clock>,
+    pub(crate) token: OnceCell<CancelToken>,
+}
+
+impl Request {
+    /// The request's bytes. For a small request they lie in the packet that it came in, which goes back to its pool when the request
+    /// is dropped.
+    pub fn payload(&self) -> &Payload {
+        &self.payload
+    }
+
+    /// Takes the bytes out, to keep them or to send them on.
+    pub fn take_payload(&mut self) -> Payload {
+        std::mem::take(&mut self.payload)
+    }
+
+    /// The method asked for.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// The class that the caller gave it.
+    pub fn class(&self) -> Class {
+        self.class
+    }
+
+    /// The caller's address.
+    pub fn peer(&self) -> Address {
+        self.origin.address
+    }
+
+    /// The session that it came in, and the caller's address.
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// When the caller stops waiting, on this node's clock.
+    pub fn deadline(&self) -> Option<Time> {
+        (self.deadline != Time::NEVER).then_some(self.deadline)
+    }
+
+    /// What is left until the deadline; zero if it has passed, `None` if there is none. Reads the clock.
+    pub fn remaining(&self) -> Option<Duration> {
+        let clock = self.clock.as_ref()?;
+        Some(self.deadline.since(clock.now()))
+    }
+
+    /// Tells whether the work is still wanted.
+    pub fn cancellation(&self) -> &CancelToken {
+        // A handler that runs at dispatch has no token until it asks for one: nothing but the deadline can end its request.
+        self.token.get_or_init(|| CancelToken::with_deadline(self.deadline, self.clock.clone()))
+    }
+
+    /// Options for the handler's own calls: the same class, and a deadline not later than this request's.
+    pub fn child_options(&self) -> CallOptions {
+        CallOptions { class: self.class, expires: self.deadline(), ..CallOptions::default() }
+    }
+}
+
+/// A handler's answer. Made from whatever a [`Payload`] is made from: `Ok(vec.into())`, `Ok(request.take_payload().into())`.
+#[derive(Debug, Default)]
+pub struct Reply {
+    payload: Payload,
+}
+
+impl Reply {
+    /// A reply without bytes.
+    pub fn empty() -> Reply {
+        Reply::default()
+    }
+
+    pub(crate) fn into_payload(self) -> Payload {
+        self.payload
+    }
+}
+
+impl<T: Into<Payload>> From<T> for Reply {
+    fn from(bytes: T) -> Reply {
+        Reply { payload: bytes.into() }
+    }
+}

@@ -1,0 +1,228 @@
+//! The serving side: from a request's arrival to its reply.
+//!
+//! [`dispatch`] reads a request and decides, [`runqueue`] is what poller and workers share, [`workers`] run handlers elsewhere, [`entries`]
+//! is the poller's own record of what waits and runs, and [`reply`] ends it.
+
+pub(crate) mod dispatch;
+pub(crate) mod entries;
+pub(crate) mod reply;
+pub(crate) mod runqueue;
+pub(crate) mod workers;
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use tautline_net::class::Class;
+use tautline_net::clock::Time;
+use tautline_net::endpoint::SessionId;
+use tautline_net::sync::claim::Ticket;
+use tautline_net::timer::Wheel;
+
+use self::entries::EntryState;
+use self::runqueue::RunQueue;
+use crate::credit::{CreditConfig, Pool};
+use crate::method::{Method, MethodTable};
+use crate::service::WorkerHandler;
+
+/// How the requests of a method are run.
+#[derive(Clone)]
+pub(crate) enum Kind {
+    Inline,
+    Workers(WorkerHandler),
+    Future { abort: bool },
+}
+
+/// What the core knows of a service; the handlers that are not `Send` are the node's.
+pub(crate) struct ServiceState {
+    pub(crate) method: Method,
+    pub(crate) kind: Kind,
+    pub(crate) limit: usize,
+    /// Its entries that wait or run.
+    pub(crate) outstanding: usize,
+}
+
+/// What the serving side keeps for a session.
+#[derive(Debug, Default)]
+pub(crate) struct Client {
+    /// The session that this is about; a slot's next session starts afresh.
+    pub(crate) id: Option<SessionId>,
+    /// Its newest entry, plus one; zero if it has none.
+    pub(crate) newest: u32,
+    /// For each class, the interval in which it was last counted as a caller.
+    pub(crate) seen: [u32; Class::COUNT],
+    /// Cancels that came before their requests.
+    pub(crate) tombstones: Option<Box<Tombstones>>,
+}
+
+/// The last few cancels of a session that found nothing to cancel: control messages overtake requests. Call numbers are not
+/// used twice, so an old one does no harm.
+#[derive(Debug, Default)]
+pub(crate) struct Tombstones {
+    calls: [u64; Tombstones::COUNT],
+    used: usize,
+    next: usize,
+}
+
+impl Tombstones {
+    const COUNT: usize = 32;
+
+    pub(crate) fn add(&mut self, call: u64) {
+        self.calls[self.next] = call;
+        self.next = (self.next + 1) % Tombstones::COUNT;
+        self.used = (self.used + 1).min(Tombstones::COUNT);
+    }
+
+    pub(crate) fn contains(&self, call: u64) -> bool {
+        self.calls[..self.used].contains(&call)
+    }
+}
+
+/// The serving side's state.
+pub(crate) struct Server {
+    pub(crate) methods: MethodTable,
+    pub(crate) services: Vec<ServiceState>,
+    pub(crate) queue: Arc<RunQueue>,
+    pub(crate) has_workers: bool,
+    /// Tickets that the poller runs itself, by class.
+    pub(crate) own: [VecDeque<Ticket>; Class::COUNT],
+    /// How many entries wait in `own`; it holds void tickets besides.
+    pub(crate) own_waiting: usize,
+    pub(crate) entries: Vec<EntryState>,
+    pub(crate) clients: Vec<Client>,
+    /// Entries by session slot and call number.
+    pub(crate) by_call: HashMap<(u32, u64), u32, BuildHasherDefault<Mix>>,
+    /// Entries of each class that wait or run.
+    pub(crate) outstanding: [usize; Class::COUNT],
+    pub(crate) limits: [usize; Class::COUNT],
+    pub(crate) pools: [Pool; Class::COUNT],
+    pub(crate) credit: CreditConfig,
+    /// Deadlines, by entry slot.
+    pub(crate) wheel: Wheel,
+    /// Requests run where they were received, for sampling.
+    pub(crate) direct: u64,
+    /// The tags of the installed hooks.
+    pub(crate) hooks: Vec<u8>,
+}
+
+impl Server {
+    pub(crate) fn new(
+        queue: Arc<RunQueue>,
+        has_workers: bool,
+        limits: [usize; Class::COUNT],
+        credit: CreditConfig,
+        now: Time,
+    ) -> Server {
+        let capacity = queue.claims.capacity();
+        let mut wheel = Wheel::new();
+        wheel.expire(now, &mut Vec::new());
+        Server {
+            methods: MethodTable::new(),
+            services: Vec::new(),
+            has_workers,
+            own: Default::default(),
+            own_waiting: 0,
+            entries: (0..capacity).map(|_| EntryState::default()).collect(),
+            clients: Vec::new(),
+            by_call: HashMap::default(),
+            outstanding: [0; Class::COUNT],
+            limits,
+            pools: std::array::from_fn(|_| Pool::new(&credit, now)),
+            credit,
+            wheel,
+            direct: 0,
+            hooks: Vec::new(),
+            queue,
+        }
+    }
+
+    /// When an entry expires, if nothing else happens. Credits are adjusted while there is traffic, which needs no timer.
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
+        self.wheel.next()
+    }
+
+    /// Ends the credits' interval, when it is over.
+    #[inline]
+    pub(crate) fn adjust_credits(&mut self, now: Time) {
+        // All pools have the same interval.
+        if !self.pools[0].is_due(now) {
+            return;
+        }
+        for ((pool, &outstanding), class) in self.pools.iter_mut().zip(&self.outstanding).zip(Class::ALL) {
+            let (delay, samples) = self.queue.take_observed(class);
+            pool.observe(delay, samples);
+            pool.adjust(&self.credit, outstanding > 0, now);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn client(&mut self, session: SessionId) -> &mut Client {
+        if self.clients.len() <= session.slot() {
+            self.clients.resize_with(session.slot() + 1, Client::default);
+        }
+        let client = &mut self.clients[session.slot()];
+        if client.id != Some(session) {
+            *client = Client { id: Some(session), ..Client::default() };
+        }
+        client
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("services", &self.services.len()).field("queue", &self.queue).finish_non_exhaustive()
+    }
+}
+
+/// A hash of session slot and call number. A peer chooses its call numbers, so the multiplier is drawn anew in every process:
+/// nobody can tell which numbers collide.
+pub(crate) struct Mix(u64);
+
+fn multiplier() -> u64 {
+    use std::sync::OnceLock;
+    static MULTIPLIER: OnceLock<u64> = OnceLock::new();
+    *MULTIPLIER.get_or_init(|| fastrand::u64(..) | 1)
+}
+
+impl Default for Mix {
+    fn default() -> Mix {
+        Mix(multiplier())
+    }
+}
+
+impl Hasher for Mix {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        // Folded multiplication: both halves of the product, so that every input bit reaches every output bit.
+        let product = u128::from(self.0 ^ value) * u128::from(multiplier() ^ 0x9e37_79b9_7f4a_7c15);
+        self.0 = (product as u64) ^ ((product >> 64) as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tombstones_hold_the_newest_and_are_bounded() {
+        let mut tombstones = Tombstones::default();
+        assert!(!tombstones.contains(0));
+        for call in 0..100 {
+            tombstones.add(call);
+        }
+        assert!(tombstones.contains(99) && tombstones.contains(68) && !tombstones.contains(67));
+    }
+}

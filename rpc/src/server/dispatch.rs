@@ -1,0 +1,169 @@
+//! A request arrives: read, checked, and either run at once, queued, handed to a hook, or refused with the reason.
+
+use std::cell::OnceCell;
+use std::time::Duration;
+
+use tautline_net::class::Class;
+use tautline_net::clock::Time;
+use tautline_net::endpoint::SessionId;
+use tautline_net::payload::Payload;
+use tautline_net::sync::claim::Ticket;
+
+use super::Kind;
+use super::entries::{Asked, NewEntry};
+use super::reply::Verdict;
+use crate::core::Core;
+use crate::header::{HeadError, NO_BUDGET, REQUEST_HEAD, RequestHead, reply_flag, request_flag};
+use crate::hook::Admit;
+use crate::request::{Origin, Request};
+use crate::status::{Code, Status};
+
+/// What the poll loop is to do about a request.
+pub(crate) enum Dispatch {
+    /// Nothing more.
+    Done,
+    /// Run its inline handler now, and answer.
+    Direct { asked: Asked, request: Request },
+    /// Ask the hook that has this tag.
+    Ask { tag: u8, ticket: Ticket, extension: Box<[u8]>, origin: Origin },
+}
+
+impl Core {
+    #[inline]
+    pub(crate) fn on_request(&mut self, session: SessionId, mut payload: Payload) -> Dispatch {
+        let (head, class) = match RequestHead::parse(&payload) {
+            Ok(parsed) => parsed,
+            Err((error, head)) => {
+                self.refuse_head(session, error, head);
+                return Dispatch::Done;
+            }
+        };
+        let call = head.call.get();
+        let Some(service) = self.server.methods.find(head.method.get()) else {
+            self.metrics.node.unknown_method += 1;
+            let verdict = Verdict::refused(Code::Unimplemented, reply_flag::UNKNOWN_METHOD);
+            self.send_reply(session, call, class, verdict, Payload::empty());
+            return Dispatch::Done;
+        };
+        // A session that has ended meanwhile: nobody to answer.
+        let Some(address) = self.session(session).map(|state| state.address) else { return Dispatch::Done };
+        let asked = Asked { session, call, service, class, arrived: self.now, mute: false };
+        self.metrics.serving(service, class).requests += 1;
+        let budget = head.budget_us.get();
+        let deadline = match budget {
+            NO_BUDGET => Time::NEVER,
+            micros => self.now + Duration::from_micros(u64::from(micros)),
+        };
+        self.server.client(session);
+        let client = &mut self.server.clients[session.slot()];
+        self.server.pools[class.index()].caller(&mut client.seen[class.index()]);
+        if client.tombstones.as_ref().is_some_and(|tombstones| tombstones.contains(call)) {
+            self.metrics.node.cancelled_before_arrival += 1;
+            return Dispatch::Done;
+        }
+        if budget == 0 {
+            self.metrics.serving(service, class).expired += 1;
+            self.reply_expired(&asked);
+            return Dispatch::Done;
+        }
+        let state = &self.server.services[service as usize];
+        let (method, inline) = (state.method, matches!(state.kind, Kind::Inline));
+        let clock = (deadline != Time::NEVER).then(|| self.clock.clone());
+        let origin = Origin { session, address };
+        let extension = usize::from(head.extension_length);
+        if extension == 0 {
+            payload.trim_front(REQUEST_HEAD);
+            let request = Request { payload, method, class, origin, deadline, clock, token: OnceCell::new() };
+            if inline && self.server.own_waiting == 0 {
+                return Dispatch::Direct { asked, request };
+            }
+            let notify_start = head.flags & request_flag::NOTIFY_START != 0;
+            if let Some(ticket) = self.insert_entry(&asked, NewEntry { request, call, service, notify_start, hook: 0 }) {
+                self.enqueue_entry(ticket);
+            }
+            return Dispatch::Done;
+        }
+        if !self.server.hooks.contains(&head.extension_tag) {
+            self.metrics.node.unsupported += 1;
+            let status = Status::new(Code::Unimplemented, format!("nothing here takes extension {}", head.extension_tag));
+            self.send_status(&asked, &status, reply_flag::NOT_STARTED, Duration::ZERO);
+            return Dispatch::Done;
+        }
+        let bytes = Box::from(&payload[REQUEST_HEAD..REQUEST_HEAD + extension]);
+        payload.trim_front(REQUEST_HEAD + extension);
+        let request = Request { payload, method, class, origin, deadline, clock, token: OnceCell::new() };
+        let notify_start = head.flags & request_flag::NOTIFY_START != 0;
+        let hook = head.extension_tag;
+        match self.insert_entry(&asked, NewEntry { request, call, service, notify_start, hook }) {
+            Some(ticket) => Dispatch::Ask { tag: hook, ticket, extension: bytes, origin },
+            None => Dispatch::Done,
+        }
+    }
+
+    /// Does what the hook decided.
+    pub(crate) fn on_admitted(&mut self, ticket: Ticket, admit: Admit) {
+        match admit {
+            Admit::Run => {}
+            Admit::Demote => {
+                if let Some(entry) = self.server.entry_mut(ticket) {
+                    entry.run_class = Class::Background;
+                    self.server.queue.set_class(ticket, Class::Background);
+                }
+            }
+            Admit::Cancel(status) => {
+                // It was never admitted, so the hook will not hear of its end.
+                if let Some(entry) = self.server.entry_mut(ticket) {
+                    entry.hook = 0;
+                }
+                let (_, asked) = self.cancel_entry(ticket, crate::cancel::CancelReason::Cancelled, false);
+                if let Some(asked) = asked {
+                    self.metrics.serving(asked.service, asked.class).cancelled_queued += 1;
+                    self.send_status(&asked, &status, reply_flag::NOT_STARTED, Duration::ZERO);
+                }
+                return;
+            }
+        }
+        self.enqueue_entry(ticket);
+    }
+
+    /// Makes an entry, or pushes the caller back.
+    fn insert_entry(&mut self, asked: &Asked, new: NewEntry) -> Option<Ticket> {
+        let known = self.server.by_call.get(&(asked.session.slot() as u32, asked.call));
+        if known.is_some() {
+            self.metrics.node.duplicate_calls += 1;
+            return None;
+        }
+        let ticket = self.server.insert(new, self.now);
+        if ticket.is_none() {
+            self.reply_overloaded(asked);
+        }
+        ticket
+    }
+
+    fn enqueue_entry(&mut self, ticket: Ticket) {
+        if !self.server.enqueue(ticket)
+            && let (_, Some(asked)) = self.cancel_entry(ticket, crate::cancel::CancelReason::Cancelled, false)
+        {
+            self.reply_overloaded(&asked);
+        }
+    }
+
+    /// Refuses what can't be read, if it says whom to answer.
+    #[cold]
+    fn refuse_head(&mut self, session: SessionId, error: HeadError, head: Option<RequestHead>) {
+        let Some(head) = head else {
+            self.metrics.node.malformed += 1;
+            return;
+        };
+        self.metrics.node.unsupported += 1;
+        let verdict = match error {
+            HeadError::Version => Verdict::refused(Code::Unimplemented, reply_flag::UNSUPPORTED),
+            _ => Verdict::refused(Code::InvalidArgument, 0),
+        };
+        let body = match error {
+            HeadError::Class => Payload::from(format!("there is no class {}", head.class)),
+            _ => Payload::empty(),
+        };
+        self.send_reply(session, head.call.get(), Class::Normal, verdict, body);
+    }
+}

@@ -1,0 +1,212 @@
+//! The run queue that the poller and the workers share: tickets by class, and the claim table that says who gets an entry.
+//!
+//! A ticket in a queue is a promise to look, not a right to run: whoever pops it must win the entry's claim. So an entry is cancelled in
+//! O(1), whatever queue its ticket is in, and demoted by adding a ticket to a lower queue.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+
+use tautline_net::class::Class;
+use tautline_net::clock::Time;
+use tautline_net::sync::claim::{ClaimTable, State, Ticket};
+use tautline_net::sync::queue::Queue;
+use tautline_net::sync::wake::WakeSlot;
+
+use crate::mail::Mail;
+use crate::request::Request;
+use crate::service::{Answer, WorkerHandler};
+
+/// What an entry holds until it starts.
+pub(crate) struct Job {
+    pub(crate) request: Request,
+    /// The handler, if a worker is to run it.
+    pub(crate) work: Option<WorkerHandler>,
+    pub(crate) arrived: Time,
+    /// Whether the poller wants to hear of the start.
+    pub(crate) announce: bool,
+}
+
+/// What a worker tells the poller.
+pub(crate) enum Note {
+    /// The claim was won, at this time.
+    Started { ticket: Ticket, at: Time },
+    /// The claim was won too late.
+    Expired { ticket: Ticket },
+    /// The handler ran.
+    Finished { ticket: Ticket, answer: Answer, panicked: bool, started: Time, ended: Time },
+}
+
+/// Shared by the poller and the workers.
+pub(crate) struct RunQueue {
+    pub(crate) claims: ClaimTable<Job>,
+    queues: [Queue<Ticket>; Class::COUNT],
+    /// The class of each entry now. Tickets in queues above it are void.
+    classes: Box<[AtomicU8]>,
+    /// One for each worker.
+    sleepers: Box<[WakeSlot]>,
+    /// Workers that are awake and look for work.
+    searching: AtomicUsize,
+    stop: AtomicBool,
+    /// How long the entries that workers started have waited, since the poller last took the sum; and how many they were.
+    waited: [(AtomicU64, AtomicU64); Class::COUNT],
+    pub(crate) mail: Arc<Mail>,
+}
+
+impl RunQueue {
+    pub(crate) fn new(capacity: usize, workers: usize, mail: Arc<Mail>) -> Arc<RunQueue> {
+        Arc::new(RunQueue {
+            claims: ClaimTable::new(capacity),
+            // Cancelled entries leave tickets behind: room for some before they are swept out.
+            queues: std::array::from_fn(|_| Queue::new(capacity * 2)),
+            classes: (0..capacity).map(|_| AtomicU8::new(0)).collect(),
+            sleepers: (0..workers).map(|_| WakeSlot::new()).collect(),
+            searching: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            waited: Default::default(),
+            mail,
+        })
+    }
+
+    /// Poller: the class of an entry, set before its ticket is queued.
+    pub(crate) fn set_class(&self, ticket: Ticket, class: Class) {
+        self.classes[ticket.slot as usize].store(class.index() as u8, Ordering::Relaxed);
+    }
+
+    /// Poller: queues a ticket for the workers and sees to it that one looks. `false` if there is no room.
+    pub(crate) fn push(&self, ticket: Ticket, class: Class) -> bool {
+        let queue = &self.queues[class.index()];
+        if queue.push(ticket).is_err() {
+            self.sweep(class);
+            if queue.push(ticket).is_err() {
+                return false;
+            }
+        }
+        self.wake_one();
+        true
+    }
+
+    /// Poller: a ticket was queued in a lower class; from now on only that one counts. (In this order, so that at every moment
+    /// one of the two does.)
+    pub(crate) fn demoted(&self, ticket: Ticket, class: Class) {
+        self.set_class(ticket, class);
+    }
+
+    /// Takes void tickets out of a full queue. It costs one look at each, and happens once for as many cancellations.
+    #[cold]
+    fn sweep(&self, class: Class) {
+        let queue = &self.queues[class.index()];
+        for _ in 0..queue.len() {
+            let Some(ticket) = queue.pop() else { break };
+            if !self.is_void(ticket, class) && self.claims.state(ticket) == State::Queued && queue.push(ticket).is_err() {
+                // Only the poller pushes and the pop made room.
+                debug_assert!(false, "no room where a ticket was just taken");
+            }
+        }
+        // A worker may have seen the queue empty meanwhile.
+        self.wake_one();
+    }
+
+    /// The next ticket worth a try, most urgent class first.
+    fn next(&self) -> Option<Ticket> {
+        for class in Class::ALL {
+            while let Some(ticket) = self.queues[class.index()].pop() {
+                if !self.is_void(ticket, class) {
+                    return Some(ticket);
+                }
+            }
+        }
+        None
+    }
+
+    fn is_void(&self, ticket: Ticket, class: Class) -> bool {
+        usize::from(self.classes[ticket.slot as usize].load(Ordering::Relaxed)) > class.index()
+    }
+
+    fn has_tickets(&self) -> bool {
+        self.queues.iter().any(|queue| !queue.is_empty())
+    }
+
+    /// Wakes a worker, unless one is looking for work already.
+    fn wake_one(&self) {
+        // Pairs with the fence in `search_ends`: either the searcher sees our ticket or we see that it stopped searching.
+        fence(Ordering::SeqCst);
+        if self.searching.load(Ordering::Relaxed) > 0 {
+            return;
+        }
+        if let Some(slot) = self.sleepers.iter().find(|slot| slot.is_asleep()) {
+            slot.wake();
+        }
+    }
+
+    /// Worker: begins to look for work.
+    pub(crate) fn search_begins(&self) {
+        self.searching.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Worker: a ticket, if there is one.
+    pub(crate) fn search(&self) -> Option<Ticket> {
+        self.next()
+    }
+
+    /// Worker: has found work. If it was the last that looked, and there is more, another must.
+    pub(crate) fn search_found(&self) {
+        if self.searching.fetch_sub(1, Ordering::SeqCst) == 1 && self.has_tickets() {
+            self.wake_one();
+        }
+    }
+
+    /// Worker: goes to sleep until there is work.
+    pub(crate) fn sleep(&self, worker: usize) {
+        let slot = &self.sleepers[worker];
+        slot.prepare();
+        self.searching.fetch_sub(1, Ordering::SeqCst);
+        // What was queued before this look is found by it; what comes later sees nobody searching, and wakes us.
+        fence(Ordering::SeqCst);
+        if !self.has_tickets() && !self.is_stopping() {
+            std::thread::park();
+        }
+        slot.finish();
+        self.search_begins();
+    }
+
+    /// Worker: an entry that arrived at `arrived` was started at `at`.
+    pub(crate) fn observe(&self, class: Class, arrived: Time, at: Time) {
+        let (nanos, count) = &self.waited[class.index()];
+        nanos.fetch_add(at.nanos_since(arrived), Ordering::Relaxed);
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Poller: takes the sum of delays and their number. (Not one atomic step: an entry may count half now and half next time.)
+    pub(crate) fn take_observed(&self, class: Class) -> (u64, u64) {
+        let (nanos, count) = &self.waited[class.index()];
+        if count.load(Ordering::Relaxed) == 0 {
+            return (0, 0);
+        }
+        (nanos.swap(0, Ordering::Relaxed), count.swap(0, Ordering::Relaxed))
+    }
+
+    pub(crate) fn attach(&self, worker: usize) {
+        self.sleepers[worker].attach(std::thread::current());
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Ends the workers, each after what it is doing.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        for slot in &self.sleepers {
+            slot.wake();
+        }
+    }
+}
+
+impl std::fmt::Debug for RunQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunQueue")
+            .field("entries", &self.claims.len())
+            .field("workers", &self.sleepers.len())
+            .finish_non_exhaustive()
+    }
+}
