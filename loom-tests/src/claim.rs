@@ -9,7 +9,7 @@ use loom::thread;
 use tautline_net::sync::claim::{ClaimTable, Outcome, State, Ticket};
 use tautline_net::sync::queue::Queue;
 
-use crate::{UNBOUNDED, model};
+use crate::model;
 
 /// A ticket that a thread can learn without learning anything else.
 #[derive(Default)]
@@ -33,38 +33,45 @@ fn cancelled<T>(outcome: Outcome<T>) -> Option<T> {
     }
 }
 
-/// Preemptions: unbounded. A worker, a canceller and the poller at the entry's deadline: one gets the value.
+/// Preemptions: 5. A worker, a canceller and the poller at the entry's deadline: one gets the value.
 #[test]
 fn of_a_start_a_cancel_and_a_deadline_one_wins() {
-    model(UNBOUNDED, || {
+    model(5, &["started", "cancelled", "expired", "too late"], |seen| {
         let table = Arc::new(ClaimTable::new(1));
         let ticket = table.insert(5).unwrap();
         let worker = {
             let table = table.clone();
             thread::spawn(move || {
-                let value = table.start(ticket);
-                if value.is_some() {
-                    assert_eq!(table.cancel(ticket), Outcome::AlreadyStarted);
-                    assert!(table.finish(ticket), "the winner finishes");
-                }
-                value
+                let value = table.start(ticket)?;
+                assert_eq!(table.cancel(ticket), Outcome::AlreadyStarted);
+                assert!(table.finish(ticket), "the winner finishes");
+                Some(value)
             })
         };
         let canceller = {
-            let table = table.clone();
-            thread::spawn(move || cancelled(table.cancel(ticket)))
+            let (table, seen) = (table.clone(), seen.clone());
+            thread::spawn(move || match table.cancel(ticket) {
+                Outcome::Cancelled(value) => Some(value),
+                Outcome::AlreadyStarted => {
+                    seen.note("too late");
+                    None
+                }
+                Outcome::Gone => None,
+            })
         };
         let expired = cancelled(table.cancel(ticket));
         let values = [worker.join().unwrap(), canceller.join().unwrap(), expired];
-        assert_eq!(values.iter().flatten().collect::<Vec<_>>(), [&5]);
+        let winners: Vec<_> = ["started", "cancelled", "expired"].into_iter().zip(values).filter(|(_, v)| v.is_some()).collect();
+        assert_eq!(winners.iter().map(|(_, value)| *value).collect::<Vec<_>>(), [Some(5)]);
+        seen.note(winners[0].0);
         assert_eq!((table.state(ticket), table.len()), (State::Gone, 0));
     });
 }
 
-/// Preemptions: unbounded. A worker starts, and both it and the poller finish: `true` once, and the slot is freed once.
+/// Preemptions: 5. The worker that started an entry and the poller both finish it: `true` once, and the slot is freed once.
 #[test]
 fn an_entry_finishes_once() {
-    model(UNBOUNDED, || {
+    model(5, &["here", "there"], |seen| {
         let table = Arc::new(ClaimTable::new(2));
         let ticket = table.insert(5).unwrap();
         let worker = {
@@ -77,16 +84,17 @@ fn an_entry_finishes_once() {
         let here = table.finish(ticket);
         let there = worker.join().unwrap();
         assert!(here ^ there);
+        seen.note(if here { "here" } else { "there" });
         let tickets = [table.insert(6).unwrap(), table.insert(7).unwrap()];
         assert_ne!(tickets[0].slot, tickets[1].slot);
         assert_eq!(table.insert(8), Err(8));
     });
 }
 
-/// Preemptions: unbounded. What an inserter wrote is seen by whoever starts the entry, though it learnt of it from an unordered notice.
+/// Preemptions: 5. What an inserter wrote is seen by whoever starts the entry, though it learnt of it from an unordered notice.
 #[test]
 fn a_started_value_is_the_inserted_one() {
-    model(UNBOUNDED, || {
+    model(5, &["here", "there"], |seen| {
         let shared = Arc::new((ClaimTable::new(1), Notice::default()));
         let worker = {
             let shared = shared.clone();
@@ -94,17 +102,16 @@ fn a_started_value_is_the_inserted_one() {
         };
         let ticket = shared.0.insert(5).unwrap();
         shared.1.post(ticket);
-        match worker.join().unwrap() {
-            Some(value) => assert_eq!(value, 5),
-            None => assert_eq!(shared.0.start(ticket), Some(5)),
-        }
+        let (here, there) = (shared.0.start(ticket), worker.join().unwrap());
+        seen.note(if here.is_some() { "here" } else { "there" });
+        assert_eq!(here.xor(there), Some(5));
     });
 }
 
-/// Preemptions: unbounded. The same for whoever cancels it.
+/// Preemptions: 5. The same for whoever cancels it.
 #[test]
 fn a_cancelled_value_is_the_inserted_one() {
-    model(UNBOUNDED, || {
+    model(5, &["here", "there"], |seen| {
         let shared = Arc::new((ClaimTable::new(1), Notice::default()));
         let canceller = {
             let shared = shared.clone();
@@ -112,53 +119,47 @@ fn a_cancelled_value_is_the_inserted_one() {
         };
         let ticket = shared.0.insert(5).unwrap();
         shared.1.post(ticket);
-        match canceller.join().unwrap() {
-            Some(value) => assert_eq!(value, 5),
-            None => assert_eq!(shared.0.cancel(ticket), Outcome::Cancelled(5)),
-        }
+        let (here, there) = (cancelled(shared.0.cancel(ticket)), canceller.join().unwrap());
+        seen.note(if here.is_some() { "here" } else { "there" });
+        assert_eq!(here.xor(there), Some(5));
     });
 }
 
-/// Preemptions: unbounded. One thread starts, another finishes, a third puts the next entry into the slot: the first thread's read of
-/// the value is over before the third writes.
+/// Preemptions: 5. One thread starts an entry, another finishes it and puts the next into its slot: the first one's read of the
+/// value is over before the second one's write.
 #[test]
 fn a_slot_is_not_reused_under_its_reader() {
-    model(UNBOUNDED, || {
+    model(5, &["not yet started"], |seen| {
         let table = Arc::new(ClaimTable::new(1));
         let ticket = table.insert(5).unwrap();
         let starter = {
             let table = table.clone();
             thread::spawn(move || assert_eq!(table.start(ticket), Some(5)))
         };
-        let finisher = {
-            let table = table.clone();
-            thread::spawn(move || table.finish(ticket))
-        };
-        let mut reused = table.insert(6).ok();
-        starter.join().unwrap();
-        let finished = finisher.join().unwrap() || table.finish(ticket);
-        assert!(finished);
-        let next = reused.take().unwrap_or_else(|| table.insert(6).unwrap());
+        while !table.finish(ticket) {
+            seen.note("not yet started");
+            thread::yield_now();
+        }
+        let next = table.insert(6).unwrap();
         assert_eq!(table.start(next), Some(6));
+        starter.join().unwrap();
     });
 }
 
-/// Preemptions: 4. A cancelled entry's slot gets its next entry while others still act on the old ticket.
+/// Preemptions: 3. An entry's slot gets its next entry while others still act on the old ticket.
 #[test]
 fn stale_tickets_touch_nothing() {
-    model(4, || {
+    model(3, &["started", "cancelled", "finished by the canceller", "stale"], |seen| {
         let table = Arc::new(ClaimTable::new(1));
         let stale = table.insert(5).unwrap();
-        let late: Vec<_> = [true, false]
-            .into_iter()
-            .map(|starts| {
-                let table = table.clone();
-                thread::spawn(move || {
-                    let value = if starts { table.start(stale) } else { cancelled(table.cancel(stale)) };
-                    (value, value.is_some() && starts, table.finish(stale))
-                })
-            })
-            .collect();
+        let starter = {
+            let table = table.clone();
+            thread::spawn(move || (table.start(stale), table.finish(stale)))
+        };
+        let canceller = {
+            let table = table.clone();
+            thread::spawn(move || (cancelled(table.cancel(stale)), table.finish(stale)))
+        };
         // The next entry, as soon as one of them has freed the slot.
         let fresh = loop {
             match table.insert(6) {
@@ -169,27 +170,28 @@ fn stale_tickets_touch_nothing() {
         assert_ne!(stale, fresh);
         assert_eq!(table.state(stale), State::Gone);
         assert_eq!(table.start(fresh), Some(6), "an old ticket took the new entry");
-        let late: Vec<_> = late.into_iter().map(|thread| thread.join().unwrap()).collect();
-        assert_eq!(late.iter().filter_map(|(value, ..)| *value).collect::<Vec<_>>(), [5]);
-        let count = |of: fn(&(Option<i32>, bool, bool)) -> bool| late.iter().filter(|result| of(result)).count();
-        assert_eq!(count(|(_, started, _)| *started), count(|(.., finished)| *finished));
+        let ((started, finished), (cancelled, finished_too)) = (starter.join().unwrap(), canceller.join().unwrap());
+        assert_eq!(started.xor(cancelled), Some(5));
+        assert_eq!(started.is_some(), finished ^ finished_too);
+        seen.note(if started.is_some() { "started" } else { "cancelled" });
+        seen.note(if finished_too { "finished by the canceller" } else { "stale" });
         assert!(table.finish(fresh), "an old ticket finished the new entry");
     });
 }
 
-/// Preemptions: unbounded. A table that goes drops what is queued and nothing that was claimed: loom reports an `Arc` that is leaked.
+/// Preemptions: 5. A table that goes drops what is queued and nothing that was claimed: loom reports an `Arc` that is leaked.
 #[test]
 fn a_dropped_table_drops_what_is_queued() {
-    model(UNBOUNDED, || {
+    model(5, &["started", "cancelled"], |seen| {
         let witness = Arc::new(());
         let table = Arc::new(ClaimTable::new(2));
         let ticket = table.insert(witness.clone()).unwrap();
         let left = table.insert(witness.clone()).unwrap();
         let canceller = {
             let table = table.clone();
-            thread::spawn(move || drop((table.cancel(ticket), table)))
+            thread::spawn(move || drop(table.cancel(ticket)))
         };
-        drop(table.start(ticket));
+        seen.note(if table.start(ticket).is_some() { "started" } else { "cancelled" });
         assert_eq!(table.state(left), State::Queued);
         drop(table);
         canceller.join().unwrap();
@@ -201,7 +203,7 @@ fn a_dropped_table_drops_what_is_queued() {
 /// and more entries than slots.
 #[test]
 fn a_run_queue_runs_each_entry_or_drops_it() {
-    model(3, || {
+    model(3, &["ran both", "cancelled one", "full"], |seen| {
         let shared = Arc::new((ClaimTable::new(1), Queue::new(2)));
         let (table, queue) = &*shared;
         let first = table.insert(1).unwrap();
@@ -210,30 +212,30 @@ fn a_run_queue_runs_each_entry_or_drops_it() {
             let shared = shared.clone();
             thread::spawn(move || {
                 let (table, queue) = &*shared;
-                let mut ran = Vec::new();
-                while let Some(ticket) = queue.pop() {
-                    if let Some(value) = table.start(ticket) {
-                        ran.push(value);
-                        assert!(table.finish(ticket));
-                    }
-                }
-                ran
+                let ticket = queue.pop().expect("the first ticket is there");
+                let value = table.start(ticket)?;
+                assert!(table.finish(ticket));
+                Some(value)
             })
         };
         let canceller = {
             let shared = shared.clone();
             thread::spawn(move || cancelled(shared.0.cancel(first)))
         };
-        let second = table.insert(2);
-        if let Ok(ticket) = second {
-            queue.push(ticket).unwrap();
-        }
-        let mut ran = worker.join().unwrap();
-        ran.extend(canceller.join().unwrap());
-        while let Some(ticket) = queue.pop() {
-            ran.extend(table.start(ticket));
-        }
-        ran.sort();
-        assert_eq!(ran, if second.is_ok() { vec![1, 2] } else { vec![1] });
+        let second = loop {
+            match table.insert(2) {
+                Ok(ticket) => break ticket,
+                Err(_) => {
+                    seen.note("full");
+                    thread::yield_now();
+                }
+            }
+        };
+        queue.push(second).unwrap();
+        let (ran, cancelled) = (worker.join().unwrap(), canceller.join().unwrap());
+        let rest: Vec<_> = std::iter::from_fn(|| queue.pop()).filter_map(|ticket| table.start(ticket)).collect();
+        assert_eq!((ran.xor(cancelled), &rest[..]), (Some(1), &[2][..]));
+        seen.note(if ran.is_some() { "ran both" } else { "cancelled one" });
+        assert!(table.finish(second) && table.is_empty());
     });
 }

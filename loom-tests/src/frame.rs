@@ -1,75 +1,69 @@
-//! Frames on their way home. loom sees the pool's bookkeeping, each frame's link, and whether the memory is freed once.
+//! Frames on their way home. loom sees the pool's bookkeeping, each frame's link (which stands for its memory: both change hands
+//! by the same operation), and whether the slab is freed exactly once.
 
 use loom::thread;
 use tautline_net::frame::{Frame, Pool, PoolConfig};
 
-use crate::{UNBOUNDED, model};
+use crate::{Seen, model};
 
 fn pool(frames: usize) -> Pool {
     Pool::new(PoolConfig { frames, frame_size: 64 })
 }
 
-fn take(pool: &Pool) -> Frame {
+fn drop_elsewhere(frame: Frame) -> thread::JoinHandle<()> {
+    thread::spawn(move || drop(frame))
+}
+
+fn take(pool: &Pool, seen: &Seen) -> Frame {
     loop {
         match pool.take() {
             Some(frame) => return frame,
-            None => thread::yield_now(),
+            None => {
+                seen.note("exhausted");
+                thread::yield_now();
+            }
         }
     }
 }
 
-/// Preemptions: unbounded.
+/// Preemptions: 5. A frame goes round twice: its link is written, read and written again. Nobody joins the threads that drop it:
+/// the pool's own order must do.
 #[test]
 fn a_frame_dropped_elsewhere_comes_back() {
-    model(UNBOUNDED, || {
+    model(5, &["exhausted"], |seen| {
         let pool = pool(1);
-        let frame = pool.take().unwrap();
-        assert!(pool.take().is_none());
-        let other = thread::spawn(move || drop(frame));
-        let again = take(&pool);
-        other.join().unwrap();
-        drop(again);
+        drop_elsewhere(take(&pool, seen));
+        drop_elsewhere(take(&pool, seen));
+        drop(take(&pool, seen));
         assert_eq!(pool.available(), 1);
     });
 }
 
-/// Preemptions: unbounded. The owner collects while two others push.
+/// Preemptions: 4. The owner collects while two others push.
 #[test]
 fn frames_dropped_by_two_threads_come_back() {
-    model(UNBOUNDED, || {
+    model(4, &["exhausted", "one by one", "together"], |seen| {
         let pool = pool(2);
-        let others: Vec<_> =
-            [pool.take().unwrap(), pool.take().unwrap()].into_iter().map(|frame| thread::spawn(move || drop(frame))).collect();
-        let (one, two) = (take(&pool), take(&pool));
+        let others = [pool.take(), pool.take()].map(|frame| drop_elsewhere(frame.unwrap()));
+        let one = take(&pool, seen);
+        let two = pool.take();
+        seen.note(if two.is_some() { "together" } else { "one by one" });
+        let two = two.unwrap_or_else(|| take(&pool, seen));
         assert_ne!(one.index(), two.index());
+        drop((one, two));
         for other in others {
             other.join().unwrap();
         }
+        assert_eq!(pool.available(), 2);
     });
 }
 
-/// Preemptions: unbounded. A frame goes round twice: its link is written, read and written again.
-#[test]
-fn a_frame_goes_round_twice() {
-    model(UNBOUNDED, || {
-        let pool = pool(1);
-        for _ in 0..2 {
-            let frame = take(&pool);
-            // Not joined: the pool's own order must do.
-            thread::spawn(move || drop(frame));
-        }
-        drop(take(&pool));
-        assert_eq!(pool.available(), 1);
-    });
-}
-
-/// Preemptions: unbounded. Hand-over: whoever is last frees the memory, and nobody before. loom reports it if nobody does.
+/// Preemptions: 5. Hand-over: whoever is last frees the memory, and nobody before. loom reports it if nobody does.
 #[test]
 fn a_pool_goes_while_its_frames_come_back() {
-    model(UNBOUNDED, || {
+    model(5, &[], |_| {
         let pool = pool(2);
-        let others: Vec<_> =
-            [pool.take().unwrap(), pool.take().unwrap()].into_iter().map(|frame| thread::spawn(move || drop(frame))).collect();
+        let others = [pool.take(), pool.take()].map(|frame| drop_elsewhere(frame.unwrap()));
         drop(pool);
         for other in others {
             other.join().unwrap();
@@ -77,29 +71,29 @@ fn a_pool_goes_while_its_frames_come_back() {
     });
 }
 
-/// Preemptions: unbounded. The owner's thread drops a frame after its pool, and races for being last too.
+/// Preemptions: 5. The owner's thread drops a frame after its pool, and races for being last too.
 #[test]
 fn the_owner_s_own_frames_outlive_the_pool() {
-    model(UNBOUNDED, || {
+    model(5, &[], |_| {
         let pool = pool(3);
         let (mine, theirs) = (pool.take().unwrap(), pool.take().unwrap());
-        let other = thread::spawn(move || drop(theirs));
+        let other = drop_elsewhere(theirs);
         drop(pool);
         drop(mine);
         other.join().unwrap();
     });
 }
 
-/// Preemptions: unbounded. The owner ends; its frames are all with others.
+/// Preemptions: 5. The owner ends; its frames are all with others.
 #[test]
 fn a_pool_s_thread_ends_before_its_frames() {
-    model(UNBOUNDED, || {
+    model(5, &[], |_| {
         let owner = thread::spawn(|| {
             let pool = pool(2);
             [pool.take().unwrap(), pool.take().unwrap()]
         });
         let [one, two] = owner.join().unwrap();
-        let other = thread::spawn(move || drop(one));
+        let other = drop_elsewhere(one);
         drop(two);
         other.join().unwrap();
     });

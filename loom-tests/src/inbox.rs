@@ -4,34 +4,41 @@ use loom::sync::Arc;
 use loom::thread;
 use tautline_net::sync::inbox::Inbox;
 
-use crate::{UNBOUNDED, model};
+use crate::{Seen, model};
+
+fn inbox() -> Arc<Inbox<u32>> {
+    let inbox = Arc::new(Inbox::new(2));
+    inbox.attach(thread::current());
+    inbox
+}
 
 /// The poller's loop as a node has it. loom reports a sleep that nobody ends as a deadlock.
-fn receive(inbox: &Inbox<u32>) -> u32 {
+fn receive(inbox: &Inbox<u32>, seen: &Seen) -> u32 {
     loop {
         if let Some(message) = inbox.pop() {
             return message;
         }
         if inbox.prepare_wait() {
             thread::park();
+            seen.note("slept");
             inbox.finish_wait();
         } else {
+            seen.note("told not to");
             thread::yield_now();
         }
     }
 }
 
-/// Preemptions: unbounded.
+/// Preemptions: 5.
 #[test]
 fn a_sleeping_poller_gets_the_message() {
-    model(UNBOUNDED, || {
-        let inbox = Arc::new(Inbox::new(2));
-        inbox.attach(thread::current());
+    model(5, &["slept", "told not to"], |seen| {
+        let inbox = inbox();
         let sender = {
             let inbox = inbox.clone();
             thread::spawn(move || inbox.push(7).unwrap())
         };
-        assert_eq!(receive(&inbox), 7);
+        assert_eq!(receive(&inbox, seen), 7);
         sender.join().unwrap();
     });
 }
@@ -39,16 +46,13 @@ fn a_sleeping_poller_gets_the_message() {
 /// Preemptions: 3.
 #[test]
 fn two_senders_wake_a_poller_that_sleeps_in_between() {
-    model(3, || {
-        let inbox = Arc::new(Inbox::new(2));
-        inbox.attach(thread::current());
-        let senders: Vec<_> = (1..=2)
-            .map(|message| {
-                let inbox = inbox.clone();
-                thread::spawn(move || inbox.push(message).unwrap())
-            })
-            .collect();
-        assert_eq!(receive(&inbox) + receive(&inbox), 3);
+    model(3, &["slept", "told not to"], |seen| {
+        let inbox = inbox();
+        let senders = [1, 2].map(|message| {
+            let inbox = inbox.clone();
+            thread::spawn(move || inbox.push(message).unwrap())
+        });
+        assert_eq!(receive(&inbox, seen) + receive(&inbox, seen), 3);
         for sender in senders {
             sender.join().unwrap();
         }
@@ -56,12 +60,11 @@ fn two_senders_wake_a_poller_that_sleeps_in_between() {
     });
 }
 
-/// Preemptions: unbounded. A burst, woken for once at its end.
+/// Preemptions: 5. A burst, woken for once at its end.
 #[test]
 fn a_quiet_burst_needs_one_wake_up() {
-    model(UNBOUNDED, || {
-        let inbox = Arc::new(Inbox::new(2));
-        inbox.attach(thread::current());
+    model(5, &["slept", "told not to"], |seen| {
+        let inbox = inbox();
         let sender = {
             let inbox = inbox.clone();
             thread::spawn(move || {
@@ -70,7 +73,7 @@ fn a_quiet_burst_needs_one_wake_up() {
                 inbox.wake();
             })
         };
-        assert_eq!([receive(&inbox), receive(&inbox)], [1, 2]);
+        assert_eq!([receive(&inbox, seen), receive(&inbox, seen)], [1, 2]);
         sender.join().unwrap();
     });
 }

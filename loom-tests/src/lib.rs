@@ -19,19 +19,37 @@ mod queue;
 #[cfg(all(test, tautline_loom))]
 mod ring;
 #[cfg(all(test, tautline_loom))]
+mod slots;
+#[cfg(all(test, tautline_loom))]
 mod wake;
 
-/// For models that are small enough to be checked without a bound.
+/// Checks `body` under the interleavings with at most `preemptions` involuntary switches of threads, and then that it met each
+/// of `outcomes`: a model that explores less than it seems to proves less than it seems to. (loom keeps one last access an
+/// object, so it misses some interleavings that only differ in who loaded first; a model must be written so that it gets there.)
 #[cfg(all(test, tautline_loom))]
-const UNBOUNDED: usize = usize::MAX;
-
-/// Checks `body` under every interleaving with at most `preemptions` involuntary switches of threads.
-#[cfg(all(test, tautline_loom))]
-fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
+fn model(preemptions: usize, outcomes: &[&'static str], body: impl Fn(&Seen) + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     // `LOOM_MAX_PREEMPTIONS` in the environment goes first: deeper, or quicker.
-    if builder.preemption_bound.is_none() && preemptions != UNBOUNDED {
-        builder.preemption_bound = Some(preemptions);
+    builder.preemption_bound.get_or_insert(preemptions);
+    let seen = Seen::default();
+    builder.check({
+        let seen = seen.clone();
+        move || body(&seen)
+    });
+    let seen = seen.0.lock().unwrap();
+    for outcome in outcomes {
+        assert!(seen.contains(outcome), "the model never met {outcome:?}, only {seen:?}");
     }
-    builder.check(body);
+}
+
+/// The outcomes that a model met.
+#[cfg(all(test, tautline_loom))]
+#[derive(Clone, Default)]
+struct Seen(std::sync::Arc<std::sync::Mutex<std::collections::BTreeSet<&'static str>>>);
+
+#[cfg(all(test, tautline_loom))]
+impl Seen {
+    fn note(&self, outcome: &'static str) {
+        self.0.lock().unwrap().insert(outcome);
+    }
 }

@@ -1,47 +1,51 @@
-//! The queue for many producers and consumers.
+//! The queue for many producers and many consumers.
 
 use loom::sync::Arc;
 use loom::thread;
 use tautline_net::sync::queue::Queue;
 
-use crate::{UNBOUNDED, model};
+use crate::{Seen, model};
 
-fn pop_one<T>(queue: &Queue<T>) -> T {
+fn pop_one<T>(queue: &Queue<T>, seen: &Seen) -> T {
     loop {
         match queue.pop() {
             Some(item) => return item,
-            None => thread::yield_now(),
+            None => {
+                seen.note("empty");
+                thread::yield_now();
+            }
         }
     }
 }
 
-fn push_one<T>(queue: &Queue<T>, mut item: T) {
+fn push_one<T>(queue: &Queue<T>, mut item: T, seen: &Seen) {
     while let Err(back) = queue.push(item) {
+        seen.note("full");
         item = back;
         thread::yield_now();
     }
 }
 
-/// Preemptions: unbounded. Three items through two slots: the third waits for a slot that another thread frees.
+/// Preemptions: 5. Four items through two slots: each slot is filled, freed and filled again.
 #[test]
 fn items_arrive_once_and_in_order_over_the_wrap() {
-    model(UNBOUNDED, || {
+    model(5, &["full", "empty"], |seen| {
         let queue = Arc::new(Queue::new(2));
         let sender = {
-            let queue = queue.clone();
-            thread::spawn(move || (0..3).for_each(|item| push_one(&queue, item)))
+            let (queue, seen) = (queue.clone(), seen.clone());
+            thread::spawn(move || (0..4).for_each(|item| push_one(&queue, item, &seen)))
         };
-        let items: Vec<_> = (0..3).map(|_| pop_one(&queue)).collect();
-        assert_eq!(items, [0, 1, 2]);
+        let items: Vec<_> = (0..4).map(|_| pop_one(&queue, seen)).collect();
+        assert_eq!(items, [0, 1, 2, 3]);
         sender.join().unwrap();
         assert_eq!((queue.pop(), queue.len()), (None, 0));
     });
 }
 
-/// Preemptions: 4. Two producers race for a position.
+/// Preemptions: 3. Two producers race for a position.
 #[test]
 fn two_producers_lose_nothing() {
-    model(4, || {
+    model(3, &["empty", "first", "second"], |seen| {
         let queue = Arc::new(Queue::new(2));
         let senders: Vec<_> = (0..2)
             .map(|item| {
@@ -49,9 +53,9 @@ fn two_producers_lose_nothing() {
                 thread::spawn(move || queue.push(item).unwrap())
             })
             .collect();
-        let mut items = [pop_one(&queue), pop_one(&queue)];
-        items.sort();
-        assert_eq!(items, [0, 1]);
+        let items = [pop_one(&queue, seen), pop_one(&queue, seen)];
+        assert_eq!(items[0] + items[1], 1);
+        seen.note(["first", "second"][items[0]]);
         for sender in senders {
             sender.join().unwrap();
         }
@@ -59,40 +63,49 @@ fn two_producers_lose_nothing() {
     });
 }
 
-/// Preemptions: unbounded. Two consumers and the main thread, which refills what they free.
+/// Preemptions: 3. Two consumers race for a position, and the main thread refills what they free.
 #[test]
 fn two_consumers_share_without_doubling() {
-    model(UNBOUNDED, || {
+    model(3, &["full", "first", "second"], |seen| {
         let queue = Arc::new(Queue::new(2));
         queue.push(1).unwrap();
         queue.push(2).unwrap();
         let takers: Vec<_> = (0..2)
             .map(|_| {
                 let queue = queue.clone();
-                thread::spawn(move || queue.pop())
+                thread::spawn(move || queue.pop().expect("there is an item for each"))
             })
             .collect();
-        let refilled = queue.push(4).is_ok();
-        let mut sum: u32 = takers.into_iter().filter_map(|taker| taker.join().unwrap()).sum();
-        while let Some(item) = queue.pop() {
-            sum += item;
-        }
-        assert_eq!(sum, if refilled { 7 } else { 3 });
+        push_one(&queue, 4, seen);
+        let taken: Vec<_> = takers.into_iter().map(|taker| taker.join().unwrap()).collect();
+        seen.note(if taken[0] < taken[1] { "first" } else { "second" });
+        let rest: u32 = std::iter::from_fn(|| queue.pop()).sum();
+        assert_eq!(taken[0] + taken[1] + rest, 7);
     });
 }
 
-/// Preemptions: unbounded. Items left in a queue go with it: loom reports an `Arc` that is leaked.
+/// Preemptions: 5. Items left in a queue go with it: loom reports an `Arc` that is leaked.
 #[test]
 fn what_is_in_the_queue_is_dropped_with_it() {
-    model(UNBOUNDED, || {
+    model(5, &["popped none", "popped one"], |seen| {
         let witness = Arc::new(());
         let queue = Arc::new(Queue::new(2));
         let other = {
             let (queue, item) = (queue.clone(), witness.clone());
-            thread::spawn(move || drop((queue.push(item), queue)))
+            thread::spawn(move || {
+                queue.push(item.clone()).unwrap();
+                queue.push(item).unwrap();
+            })
         };
-        drop(queue.pop());
-        drop(queue);
+        let popped = queue.pop().or_else(|| {
+            seen.note("popped none");
+            thread::yield_now();
+            queue.pop()
+        });
+        if popped.is_some() {
+            seen.note("popped one");
+        }
+        drop((popped, queue));
         other.join().unwrap();
         assert_eq!(Arc::strong_count(&witness), 1);
     });

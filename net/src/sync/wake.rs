@@ -96,8 +96,8 @@ impl WakeSlot {
     #[cold]
     fn wake_sleeper(&self) {
         if self.state.compare_exchange(ASLEEP, AWAKE, ord!(Acquire, "wake-claim"), Ordering::Relaxed).is_ok() {
-            // SAFETY: nobody writes the action any more: it was attached before the owner could announce a sleep.
             self.action.with(|action| {
+                // SAFETY: nobody writes the action any more: it was attached before the owner could announce a sleep.
                 if let Some(action) = unsafe { &*action } {
                     action.wake();
                 }
