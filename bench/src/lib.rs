@@ -5,6 +5,7 @@
 //! cores, so that what the machine does to one it does to the other. `bench/README.md` says what each command counts.
 #![forbid(unsafe_code)]
 
+pub mod anchor;
 pub mod duo;
 pub mod error;
 pub mod floor;
