@@ -1,0 +1,106 @@
+//! A call as a ping-pong: an inline handler that returns its payload, and a client that submits and takes the completion.
+
+use tautline_net::clock::Clock;
+use tautline_rpc::{Address, CallOptions, Local, Method, Node, Peer, Service};
+
+use crate::duo::{Serve, Stage};
+use crate::error::BenchError;
+use crate::floor::{PAYLOAD, PingPong, spin_for};
+
+const ECHO: Method = Method::named("bench.Echo/Echo");
+
+/// The client's end.
+pub struct CallClient {
+    node: Node,
+    local: Local,
+    peer: Peer,
+    options: CallOptions,
+    clock: Clock,
+    number: u64,
+}
+
+impl CallClient {
+    /// A client at `url` of the echo at `server`. The session opens with the first call.
+    pub fn connect(url: &str, server: Address, clock: Clock) -> Result<CallClient, BenchError> {
+        let node = node(url, &clock)?;
+        let local = node.local();
+        let peer = local.peer(server).map_err(BenchError::product("looking the echo up"))?;
+        Ok(CallClient { node, local, peer, options: CallOptions::new(), clock, number: 0 })
+    }
+}
+
+impl PingPong for CallClient {
+    #[inline]
+    fn ping(&mut self) -> Result<(), BenchError> {
+        self.number += 1;
+        let submitted = self.local.submit(self.peer, ECHO, &[7; PAYLOAD], &self.options, self.number);
+        submitted.map_err(BenchError::product("submitting a call"))?;
+        spin_for("the echo", &self.clock, || {
+            self.node.poll();
+            let Some(done) = self.node.next_completion() else { return Ok(None) };
+            let reply = done.result.map_err(BenchError::product("a call"))?;
+            if done.tag != self.number || reply.len() != PAYLOAD {
+                return Err(BenchError::Product { action: "a call", why: "it was answered with another call's reply".to_owned() });
+            }
+            Ok(Some(()))
+        })
+    }
+}
+
+/// The server's end.
+pub struct CallEcho {
+    node: Node,
+}
+
+impl CallEcho {
+    /// An echo at `url`.
+    pub fn open(url: &str, clock: &Clock) -> Result<CallEcho, BenchError> {
+        let mut node = node(url, clock)?;
+        let echo = Service::inline(|request| Ok(request.take_payload().into()));
+        node.serve(ECHO, echo).map_err(BenchError::product("serving the echo"))?;
+        Ok(CallEcho { node })
+    }
+
+    /// Where it is reached.
+    pub fn address(&self) -> Address {
+        self.node.address()
+    }
+}
+
+impl Serve for CallEcho {
+    fn serve(&mut self, stage: Stage<'_>) -> Result<(), BenchError> {
+        while !stage.over() {
+            self.node.poll();
+        }
+        Ok(())
+    }
+}
+
+/// A node whose owner polls it without a pause.
+fn node(url: &str, clock: &Clock) -> Result<Node, BenchError> {
+    let builder = Node::builder(url).wait(tautline_rpc::Wait::Spin).clock(clock.clone());
+    builder.build().map_err(BenchError::product("building a node"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::duo::Duo;
+    use crate::floor::sample;
+
+    #[test]
+    fn every_call_comes_back() {
+        let clock = Clock::tsc();
+        let core = crate::pin::allowed().unwrap()[0];
+        let theirs = clock.clone();
+        let (mut duo, address) = Duo::start(core, move || {
+            let echo = CallEcho::open("mem://bench-call-echo", &theirs)?;
+            let address = echo.address();
+            Ok((vec![Box::new(echo) as Box<dyn Serve>], address))
+        })
+        .unwrap();
+        let mut client = CallClient::connect("mem://bench-call-client", address, clock.clone()).unwrap();
+        let samples = duo.during(0, || sample(&clock, 1, 20, &mut client)).unwrap();
+        assert_eq!(samples.count(), 20);
+    }
+}
