@@ -23,7 +23,7 @@ use crate::class::Class;
 use crate::clock::Time;
 use crate::payload::Payload;
 use crate::port::{Address, Datagram, Port, PortCounters};
-use crate::session::{Budget, Handled, Session, Shared, Tokens};
+use crate::session::{Budget, Handled, SOONEST, Session, Shared, Tokens};
 use crate::timer::Wheel;
 use crate::wire::{MIN_MTU, Parameters};
 
@@ -82,6 +82,8 @@ impl Endpoint {
             shared: Shared {
                 incarnation: random.u64(1..),
                 parameters,
+                ack_delay: config.ack_delay.as_nanos() as u64,
+                quiet: config.peer_timeout.as_nanos() as u64 / 3,
                 events: VecDeque::new(),
                 counters: EndpointCounters::default(),
                 budget: Budget::new(config.reassembly_bytes),
@@ -175,7 +177,7 @@ impl Endpoint {
     }
 
     fn expire(&mut self, now: Time) {
-        if self.wheel.next().is_none_or(|next| next > now) {
+        if !self.wheel.is_due(now) {
             return;
         }
         let mut fired = std::mem::take(&mut self.fired);
@@ -211,8 +213,11 @@ impl Endpoint {
     fn schedule(&mut self, slot: u32, now: Time) {
         let Some(session) = self.sessions.at_mut(slot) else { return };
         self.departures.enlist(session, now);
+        // A timer that was set too early costs one look; moving it, or even computing when it is due, each time would cost more.
+        if session.armed <= now.plus_nanos(SOONEST) && !session.is_hasty() {
+            return;
+        }
         let due = session.timeout(&self.shared);
-        // A timer that was set too early costs one look; moving it each time would cost more.
         if due < session.armed {
             session.armed = due;
             self.wheel.insert(slot, due);

@@ -42,6 +42,8 @@ pub(crate) use self::token::Tokens;
 const ITEMS_A_PACKET: usize = 16;
 /// Data packets that a probe may send beyond the window.
 const PROBE_PACKETS: u8 = 2;
+/// No timer but those of a handshake or a suspected loss is set for sooner than this, in nanoseconds.
+pub(crate) const SOONEST: u64 = 50_000;
 /// A message that stands still for this many peer time-outs, although its sender may go on, ends its session.
 const STALL_FACTOR: u64 = 10;
 
@@ -52,6 +54,10 @@ pub(crate) struct Shared {
     pub(crate) incarnation: u64,
     /// What this side tells every peer.
     pub(crate) parameters: Parameters,
+    /// Longest that an acknowledgement waits, in nanoseconds.
+    pub(crate) ack_delay: u64,
+    /// Silence after which a peer is pinged, in nanoseconds.
+    pub(crate) quiet: u64,
     pub(crate) events: VecDeque<Event>,
     pub(crate) counters: EndpointCounters,
     pub(crate) budget: Budget,
@@ -312,7 +318,7 @@ impl Session {
         if self.state == State::Closed {
             return Ok(Handled::Closed);
         }
-        let delay = shared.config.ack_delay.as_nanos() as u64;
+        let delay = shared.ack_delay;
         match kind {
             Kind::Data => {
                 let (fragment, payload) = Fragment::parse(&frame)?;
@@ -565,14 +571,19 @@ impl Session {
         number
     }
 
+    /// Whether a timer may be due sooner than [`SOONEST`] from the event that set it.
+    #[inline]
+    pub(crate) fn is_hasty(&self) -> bool {
+        self.opening.is_some() || self.recovery.suspects_loss()
+    }
+
     /// When to call [`Session::on_timeout`] at the latest.
     #[inline]
     pub(crate) fn timeout(&self, shared: &Shared) -> Time {
         match &self.opening {
             Some(opening) => opening.due(),
             None => {
-                let quiet = shared.config.peer_timeout / 3;
-                let keep_alive = self.last_heard.max(self.last_ping) + quiet;
+                let keep_alive = self.last_heard.max(self.last_ping).plus_nanos(shared.quiet);
                 self.recovery.due(self.limits.ack_delay).min(self.received.due()).min(keep_alive)
             }
         }
@@ -591,7 +602,7 @@ impl Session {
             let reason = if self.state == State::Closing { CloseReason::Local } else { CloseReason::PeerDead };
             return self.finish(reason, shared);
         }
-        if now >= self.last_heard.max(self.last_ping) + peer_timeout / 3 {
+        if now >= self.last_heard.max(self.last_ping).plus_nanos(shared.quiet) {
             self.last_ping = now;
             self.items.push(Item::ping());
             let patience = peer_timeout.as_nanos() as u64 * STALL_FACTOR;

@@ -20,6 +20,8 @@ pub struct Wheel {
     occupied: [u64; LEVELS],
     entries: Vec<Entry>,
     armed: usize,
+    /// No timer is due before this: a lower bound, so that asking costs one comparison.
+    soonest: Time,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +42,14 @@ impl Default for Wheel {
 impl Wheel {
     /// A wheel with no timers.
     pub fn new() -> Wheel {
-        Wheel { elapsed: 0, heads: Box::new([[NIL; SLOTS]; LEVELS]), occupied: [0; LEVELS], entries: Vec::new(), armed: 0 }
+        Wheel {
+            elapsed: 0,
+            heads: Box::new([[NIL; SLOTS]; LEVELS]),
+            occupied: [0; LEVELS],
+            entries: Vec::new(),
+            armed: 0,
+            soonest: Time::NEVER,
+        }
     }
 
     /// How many timers are armed.
@@ -70,6 +79,13 @@ impl Wheel {
         let ticks = due.as_nanos().div_ceil(1 << TICK_BITS);
         self.link(index, ticks);
         self.armed += 1;
+        self.soonest = self.soonest.min(due);
+    }
+
+    /// Whether [`Wheel::expire`] may have something to do.
+    #[inline]
+    pub fn is_due(&self, now: Time) -> bool {
+        self.soonest <= now
     }
 
     /// Disarms the timer of `index`, if it has one.
@@ -103,11 +119,12 @@ impl Wheel {
             }
         }
         self.elapsed = self.elapsed.max(target);
+        self.soonest = self.earliest().map_or(Time::NEVER, |(_, _, start)| start_of(start));
     }
 
     /// When to call [`Wheel::expire`] next: not later than the earliest timer, possibly earlier.
     pub fn next(&self) -> Option<Time> {
-        self.earliest().map(|(_, _, start)| Time::from_nanos(start.saturating_mul(1 << TICK_BITS)))
+        self.earliest().map(|(_, _, start)| start_of(start).max(self.soonest))
     }
 
     /// The first occupied slot: level, slot, and the tick at which it begins (for level 0 the due tick itself).
@@ -166,6 +183,10 @@ impl Wheel {
         }
         self.entries[index as usize].place = NIL;
     }
+}
+
+fn start_of(tick: u64) -> Time {
+    Time::from_nanos(tick.saturating_mul(1 << TICK_BITS))
 }
 
 #[cfg(test)]
@@ -232,6 +253,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(wheel.len(), model.len());
+                prop_assert!(model.values().all(|due| *due + (1 << TICK_BITS) > now || wheel.is_due(Time::from_nanos(now))));
                 if let (Some(next), Some(earliest)) = (wheel.next(), model.values().min()) {
                     prop_assert!(next.as_nanos() < earliest + (1 << TICK_BITS));
                 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::session::SOONEST;
+
 /// The limits of an [`Endpoint`](super::Endpoint). Start from the default and change what you must.
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
@@ -27,7 +29,7 @@ pub struct EndpointConfig {
     pub reassembly_bytes: usize,
     /// Bytes of data in flight in a session and direction. Default 512 KiB.
     pub window: usize,
-    /// Longest that an acknowledgement waits for a packet to ride on. Default 100 us.
+    /// Longest that an acknowledgement waits for a packet to ride on, 50 us to 10 ms. Default 100 us.
     pub ack_delay: Duration,
     /// Silence after which a peer counts as dead. Default 3 s.
     pub peer_timeout: Duration,
@@ -72,7 +74,7 @@ impl EndpointConfig {
         self.overcommit = self.overcommit.max(1);
         self.reassembly_bytes = self.reassembly_bytes.max(self.max_message);
         self.window = self.window.max(16 << 10);
-        self.ack_delay = self.ack_delay.min(Duration::from_millis(10));
+        self.ack_delay = self.ack_delay.clamp(Duration::from_nanos(SOONEST), Duration::from_millis(10));
         self.peer_timeout = self.peer_timeout.clamp(Duration::from_millis(1), Duration::from_secs(86_400));
         self.connect_timeout = self.connect_timeout.clamp(Duration::from_millis(1), Duration::from_secs(86_400));
         self.burst = self.burst.clamp(1, 1024);

@@ -207,6 +207,12 @@ impl Recovery {
         }
     }
 
+    /// Whether a packet is older than an acknowledged one.
+    #[inline]
+    pub(crate) fn suspects_loss(&self) -> bool {
+        self.loss_due != Time::NEVER
+    }
+
     /// When to call [`Recovery::on_timeout`]; `NEVER` while nothing is in flight.
     #[inline]
     pub(crate) fn due(&self, peer_ack_delay: u64) -> Time {

@@ -134,23 +134,30 @@ impl World {
         self.endpoint(from).send(session, class, b"", Payload::from(body), token, now).map(|_| ())
     }
 
-    /// One turn of every host.
-    pub(crate) fn turn(&mut self) {
+    /// One turn of every host: whether something happened that its owner may want to act on.
+    pub(crate) fn turn(&mut self) -> bool {
         let now = self.clock.now();
+        let mut news = false;
         for host in &mut self.hosts {
             let Some(endpoint) = &mut host.endpoint else { continue };
             endpoint.poll(now);
             while let Some(event) = endpoint.next_event() {
                 host.events.push_back(event);
+                news = true;
             }
             endpoint.flush(now);
         }
+        news
     }
 
     /// Moves time to the next thing that happens, at most by `limit`.
     pub(crate) fn step(&mut self, limit: Time) {
-        self.turn();
+        let news = self.turn();
         let now = self.clock.now();
+        if news {
+            self.clock.advance_to(now.plus_nanos(TURN));
+            return;
+        }
         let timers = self.hosts.iter().filter_map(|host| host.endpoint.as_ref()?.next_timeout(now));
         let next = timers.chain(self.network.next_arrival()).min().unwrap_or(limit);
         self.clock.advance_to(next.max(now.plus_nanos(TURN)).min(limit.max(now.plus_nanos(TURN))));
