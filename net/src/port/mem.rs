@@ -37,6 +37,8 @@ pub struct MemPort {
     /// The ring that is read first next time.
     cursor: usize,
     outbound: Outbound,
+    /// Which datagrams of a burst full rings have refused.
+    refused: Vec<usize>,
     can_sleep: bool,
     counters: PortCounters,
 }
@@ -58,6 +60,7 @@ impl MemPort {
             inbound: Vec::new(),
             cursor: 0,
             outbound: Outbound::new(name),
+            refused: Vec::new(),
             can_sleep: false,
             counters: PortCounters::default(),
         })
@@ -79,10 +82,9 @@ impl Port for MemPort {
         }
         let rings = self.inbound.len();
         let mut count = 0;
-        for step in 0..rings {
-            let index = (self.cursor + step) % rings;
+        let mut index = self.cursor;
+        for _ in 0..rings {
             let inbound = &mut self.inbound[index];
-            let peer = Address::Local(inbound.from);
             let mut popped = false;
             while count < max {
                 let (pool, counters) = (&mut self.pools.receive, &mut self.counters);
@@ -100,16 +102,17 @@ impl Port for MemPort {
                 let Some(copied) = copied else { break };
                 popped = true;
                 if let Some(frame) = copied {
-                    into.push(Datagram { frame, peer });
+                    into.push(Datagram { frame, peer: inbound.from });
                     count += 1;
                 }
             }
             if popped {
                 inbound.ring.release();
             }
+            index = if index + 1 == rings { 0 } else { index + 1 };
             if count == max {
                 // The others first, next time.
-                self.cursor = (index + 1) % rings;
+                self.cursor = index;
                 break;
             }
         }
@@ -127,11 +130,9 @@ impl Port for MemPort {
 
     fn transmit(&mut self, burst: &mut VecDeque<Datagram>) -> Result<usize, PortError> {
         let mut sent = 0;
-        let mut full = false;
-        // What a full ring refuses goes to the back; as every datagram is looked at once, those end up in their order again,
-        // and do not hold up datagrams to other peers.
-        for _ in 0..burst.len() {
-            let Some(datagram) = burst.pop_front() else { break };
+        // Where full rings refuse datagrams, those stay, in their order; they do not hold up datagrams to other peers.
+        self.refused.clear();
+        for (index, datagram) in burst.iter().enumerate() {
             let outcome = match datagram.peer {
                 Address::Local(to) if datagram.frame.len() <= self.hub.mtu => self.outbound.send(to, datagram.frame.data()),
                 _ => Sent::Lost,
@@ -139,15 +140,22 @@ impl Port for MemPort {
             match outcome {
                 Sent::Yes => sent += 1,
                 Sent::Lost => self.counters.send_failed += 1,
-                Sent::Later => {
-                    full = true;
-                    burst.push_back(datagram);
-                }
+                Sent::Later => self.refused.push(index),
             }
         }
         self.outbound.finish();
         self.counters.transmitted += sent as u64;
-        self.counters.transmit_full += u64::from(full);
+        if self.refused.is_empty() {
+            burst.clear();
+        } else {
+            self.counters.transmit_full += 1;
+            let mut refused = self.refused.iter().copied().peekable();
+            let mut index = 0..;
+            burst.retain(|_| {
+                let index = index.next();
+                refused.next_if(|&refused| Some(refused) == index).is_some()
+            });
+        }
         Ok(sent)
     }
 

@@ -29,14 +29,19 @@ impl Pools {
     }
 
     /// What [`super::Port::allocate`] asks for.
+    #[inline]
     pub(crate) fn allocate(&mut self, purpose: Purpose, into: &mut Vec<Frame>, count: usize) -> usize {
         let pool = match purpose {
             Purpose::Transmit => &mut self.transmit,
             Purpose::Control => &mut self.control,
         };
-        let before = into.len();
-        into.extend(std::iter::from_fn(|| pool.take()).take(count));
-        into.len() - before
+        for taken in 0..count {
+            match pool.take() {
+                Some(frame) => into.push(frame),
+                None => return taken,
+            }
+        }
+        count
     }
 }
 

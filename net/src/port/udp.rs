@@ -64,9 +64,9 @@ impl UdpPort {
         let send_buffer = number(url, "sndbuf", 8 << 20, buffer)?;
         let (want_gso, want_gro) = (switch(url, "gso", true)?, switch(url, "gro", true)?);
         let socket = Socket::bind(address, receive_buffer, send_buffer)?;
-        // A size of zero changes nothing, and tells whether the kernel knows the option.
+        // Zero changes nothing, and tells whether the kernel knows the option.
         let gso = want_gso && socket.set(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
-        let gro = want_gro && socket.set(libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
+        let gro = want_gro && socket.set(libc::SOL_UDP, libc::UDP_GRO, 0).is_ok();
         Ok(UdpPort {
             capabilities: Capabilities { mtu, integrity: true, segmentation: gso },
             pools: Pools::new(frames, mtu),

@@ -18,7 +18,7 @@ pub(super) enum Sent {
     Lost,
 }
 
-/// How many bursts in a row may find a ring full, and its reader without progress, before packets to it are lost as at a full
+/// How many bursts may find a ring full, and its reader without progress, before packets to it are lost as at a full
 /// switch: a peer that stopped must not stop the traffic to others.
 const PATIENCE: u32 = 256;
 
@@ -35,6 +35,8 @@ pub(super) struct Outbound {
     last: usize,
     /// Links pushed to since the last [`Outbound::finish`].
     touched: Vec<usize>,
+    /// Counts bursts.
+    bursts: u64,
     /// How many links there may be before those to nobody are dropped.
     forget_at: usize,
 }
@@ -46,15 +48,15 @@ struct Link {
     open: Option<(Arc<Hub>, SlotProducer)>,
     looked_up: u64,
     touched: bool,
-    /// Bursts in a row that found the ring full, and the reader's position then.
+    /// How many bursts have found the ring full while the reader stood at this position; the last of them.
     refusals: u32,
     refused_at: u32,
-    refused_now: bool,
+    refused_in: u64,
 }
 
 impl Outbound {
     pub(super) fn new(own: LocalName) -> Outbound {
-        Outbound { own, links: Vec::new(), by_name: HashMap::new(), last: 0, touched: Vec::new(), forget_at: FORGET_AT }
+        Outbound { own, links: Vec::new(), by_name: HashMap::new(), last: 0, touched: Vec::new(), bursts: 1, forget_at: FORGET_AT }
     }
 
     /// Sends a packet; the peers are told by [`Outbound::finish`].
@@ -79,24 +81,22 @@ impl Outbound {
         match ring.push(bytes) {
             Ok(()) => Sent::Yes,
             Err(SlotPushError::TooLong) => Sent::Lost,
-            Err(SlotPushError::Full) => link.full(),
+            Err(SlotPushError::Full) => link.full(self.bursts),
         }
     }
 
     /// Ends a burst: wakes the peers that got something and sleep.
     #[inline]
     pub(super) fn finish(&mut self) {
-        for index in self.touched.drain(..) {
+        self.bursts += 1;
+        for &index in &self.touched {
             let link = &mut self.links[index];
             link.touched = false;
-            if !link.refused_now {
-                link.refusals = 0;
-            }
-            link.refused_now = false;
             if let Some((hub, _)) = &link.open {
                 hub.wake.wake();
             }
         }
+        self.touched.clear();
         if self.links.len() > self.forget_at {
             self.forget_the_gone();
         }
@@ -109,15 +109,7 @@ impl Outbound {
         }
         let index = self.links.len();
         self.by_name.insert(to, index);
-        self.links.push(Link {
-            to,
-            open: None,
-            looked_up: u64::MAX,
-            touched: false,
-            refusals: 0,
-            refused_at: 0,
-            refused_now: false,
-        });
+        self.links.push(Link { to, open: None, looked_up: u64::MAX, touched: false, refusals: 0, refused_at: 0, refused_in: 0 });
         index
     }
 
@@ -151,15 +143,14 @@ impl Link {
     }
 
     #[cold]
-    fn full(&mut self) -> Sent {
+    fn full(&mut self, burst: u64) -> Sent {
         let Some((_, ring)) = &self.open else { return Sent::Lost };
-        if !self.refused_now {
-            self.refused_now = true;
-            let position = ring.consumer_position();
-            if self.refusals == 0 || position != self.refused_at {
-                self.refused_at = position;
-                self.refusals = 0;
-            }
+        let position = ring.consumer_position();
+        if position != self.refused_at {
+            (self.refused_at, self.refusals) = (position, 0);
+        }
+        if burst != self.refused_in {
+            self.refused_in = burst;
             self.refusals = self.refusals.saturating_add(1);
         }
         if self.refusals > PATIENCE { Sent::Lost } else { Sent::Later }

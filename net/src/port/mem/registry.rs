@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use crate::port::LocalName;
+use crate::port::{Address, LocalName};
 use crate::sync::slot_ring::{SlotConsumer, SlotProducer, slot_ring};
 use crate::sync::wake::WakeSlot;
 
@@ -50,7 +50,7 @@ struct Mailbox {
 /// The receiving end of a ring from one peer.
 #[derive(Debug)]
 pub(super) struct Inbound {
-    pub(super) from: LocalName,
+    pub(super) from: Address,
     pub(super) ring: SlotConsumer,
 }
 
@@ -94,7 +94,7 @@ impl Hub {
         }
         let (producer, ring) = slot_ring(hub.slots, hub.mtu);
         mailbox.rings += 1;
-        mailbox.new.push(Inbound { from, ring });
+        mailbox.new.push(Inbound { from: Address::Local(from), ring });
         drop(mailbox);
         hub.tell();
         Some((hub, producer))

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
-use super::sockaddr::SocketAddress;
+use super::sockaddr::{RAW_LEN, RawAddress, SocketAddress};
 use crate::port::{Address, PortError};
 
 /// A bound, non-blocking UDP socket.
@@ -84,6 +84,18 @@ impl Socket {
         // SAFETY: the caller promises it.
         let outcome = unsafe { libc::sendmmsg(self.fd(), messages.as_mut_ptr(), count, flags as _) };
         if outcome >= 0 { Ok(outcome as usize) } else { Err(errno()) }
+    }
+
+    /// Receives one datagram without waiting: its length, of which as much as fits is in `into`, and its source.
+    #[inline]
+    pub(super) fn receive_from(&self, into: &mut [u8]) -> Result<(usize, Option<Address>), libc::c_int> {
+        let (mut name, mut name_len) = (RawAddress::ZERO, RAW_LEN);
+        // With MSG_TRUNC the whole length comes back, also of a datagram that does not fit.
+        let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+        let (data, address) = (into.as_mut_ptr().cast(), (&raw mut name).cast());
+        // SAFETY: the kernel writes into `into`, `name` and `name_len`, all of which live over the call, no more than their lengths.
+        let len = unsafe { libc::recvfrom(self.fd(), data, into.len(), flags, address, &mut name_len) };
+        if len >= 0 { Ok((len as usize, name.decode(name_len))) } else { Err(errno()) }
     }
 
     /// Receives up to as many messages as there are headers, without waiting, and says how many came; each header's `msg_len`

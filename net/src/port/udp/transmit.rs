@@ -95,7 +95,11 @@ impl Sender {
             };
             match outcome {
                 Ok(count) => {
-                    burst.drain(..count);
+                    if count == burst.len() {
+                        burst.clear();
+                    } else {
+                        burst.drain(..count);
+                    }
                     sent += count;
                     retries = 0;
                 }
