@@ -5,13 +5,20 @@
 //! The sequence word says "full for this lap" only; that a slot is free again is told by the consumer's position, which it
 //! publishes once a burst and the producer reads once a lap. Writing "empty" into each slot would drag its line back and forth.
 //!
+//! The first line is written last: while a reader polls it, a write that has to wait for another line in the middle loses it again.
+//!
 //! Bytes past the [`SLOT_INLINE`]th go to a slab beside the slots, so that small datagrams stay dense in cache and address translation,
 //! and the slab's pages are not touched before a large datagram is.
+
+use std::sync::atomic::compiler_fence;
 
 use super::primitive::{Arc, AtomicU32, CachePadded, Ordering, UnsafeCell, ord};
 
 /// How many bytes of a datagram lie beside its slot's sequence word.
 pub const SLOT_INLINE: usize = 248;
+
+/// How many of them lie in the same cache line.
+const FIRST: usize = 64 - 8;
 
 /// Makes a ring of at least `slots` slots (rounded up to a power of two) for datagrams of up to `slot_bytes` bytes.
 pub fn slot_ring(slots: usize, slot_bytes: usize) -> (SlotProducer, SlotConsumer) {
@@ -66,17 +73,24 @@ impl SlotProducer {
         let index = (self.next & shared.mask) as usize;
         let slot = &shared.slots[index];
         let (inline, rest) = bytes.split_at(bytes.len().min(SLOT_INLINE));
+        let (first, middle) = inline.split_at(inline.len().min(FIRST));
         slot.body.with_mut(|body| {
             // SAFETY: the slot is free (its position was taken by the consumer a lap ago, or never used), the consumer reads it only
             // after the store of `sequence` below, and there is one producer: `self` is borrowed mutably.
             let body = unsafe { &mut *body };
-            body.len = bytes.len() as u32;
-            body.bytes[..inline.len()].copy_from_slice(inline);
+            // The first line last, together with the sequence: a reader that polls would take it away in between, if we had
+            // to wait for another line after we began to write it.
             if !rest.is_empty() {
                 // SAFETY: as for the slot: slot `index`'s part of the slab follows the slot's ownership. `rest` fits, because
                 // `bytes` was checked against `slot_bytes`, which the part's size was made for.
                 unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), shared.spill.part(index), rest.len()) };
             }
+            if !middle.is_empty() {
+                body.bytes[FIRST..inline.len()].copy_from_slice(middle);
+            }
+            compiler_fence(Ordering::Release);
+            body.len = bytes.len() as u32;
+            body.bytes[..first.len()].copy_from_slice(first);
         });
         self.next = self.next.wrapping_add(1);
         // Release: whoever sees the sequence sees the body.
