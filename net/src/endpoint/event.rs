@@ -34,6 +34,18 @@ impl SessionId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MessageId(pub(crate) u64);
 
+impl MessageId {
+    /// The id as a number.
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    /// The id that [`MessageId::as_u64`] made a number of.
+    pub const fn from_u64(id: u64) -> MessageId {
+        MessageId(id)
+    }
+}
+
 /// What happened, from [`Endpoint::next_event`](super::Endpoint::next_event).
 #[derive(Debug)]
 pub enum Event {
