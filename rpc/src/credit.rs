@@ -175,6 +175,10 @@ impl Account {
     pub(crate) fn held(&self) -> u32 {
         self.held
     }
+
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit
+    }
 }
 
 #[cfg(test)]

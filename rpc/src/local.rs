@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tautline_net::class::Class;
 use tautline_net::clock::Time;
 use tautline_net::payload::Payload;
 use tautline_net::port::{Address, AddressError};
@@ -155,6 +156,12 @@ impl Local {
     /// Half the smoothed round trip to a peer, once there is a session and a measurement.
     pub fn one_way_delay(&self, peer: Peer) -> Option<Duration> {
         self.shared.core.borrow().one_way_delay(peer.address)
+    }
+
+    /// How many calls of a class the peer allows this node to have outstanding, as of its last reply; `None` if it was never called.
+    pub fn credit_limit(&self, peer: Peer, class: Class) -> Option<u32> {
+        let core = self.shared.core.borrow();
+        Some(core.client.table.peers.find(peer.address)?.lanes[class.index()].account.limit())
     }
 
     /// The node's address.

@@ -288,13 +288,26 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         /// A new call; `fails`: its session does not take it.
-        Open { peer: u32, class: u8, fails: bool },
+        Open {
+            peer: u32,
+            class: u8,
+            fails: bool,
+        },
         /// The server starts, answers or pushes back, with this credit; or the caller cancels; or a deadline passes: all end it.
-        End { call: usize, credit: u16 },
-        Start { call: usize },
-        Keep { call: usize },
+        End {
+            call: usize,
+            credit: u16,
+        },
+        Start {
+            call: usize,
+        },
+        Keep {
+            call: usize,
+        },
         /// The session of a peer ends, and all its calls with it.
-        Close { peer: u32 },
+        Close {
+            peer: u32,
+        },
     }
 
     fn step() -> impl Strategy<Value = Step> {
