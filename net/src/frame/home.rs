@@ -26,8 +26,12 @@ pub(crate) struct Home {
     /// The token of the thread that may take the short way back, [`NO_OWNER`] if none may. A home with an owner is a pool's.
     pub(crate) owner: u64,
     /// Takes a buffer back, on any thread.
-    pub(crate) release: unsafe fn(Parts),
+    pub(crate) release: Release,
 }
+
+/// [`Parts`] as arguments: home, buffer, capacity, index. One by one, so that they travel in registers and no frame needs an
+/// address for this call's sake; with one, each move of a frame would go through memory.
+pub(crate) type Release = unsafe fn(NonNull<Home>, NonNull<u8>, u32, u32);
 
 /// No thread has this token, and it is not zero either, which stands for threads that never asked for theirs.
 pub(crate) const NO_OWNER: u64 = u64::MAX;
@@ -43,11 +47,11 @@ impl Parts {
         // SAFETY: the home outlives its frames, and these fields never change.
         let (owner, release) = unsafe { ((*self.home.as_ptr()).owner, (*self.home.as_ptr()).release) };
         // SAFETY: a home with an owner is a pool's, and we run on the owner's thread.
-        if owner == known_thread_token() && unsafe { pool::release_here(self) } {
+        if owner == known_thread_token() && unsafe { pool::release_here(self.home, self.index) } {
             return;
         }
         // SAFETY: the caller gives the buffer up.
-        unsafe { release(self) };
+        unsafe { release(self.home, self.buffer, self.capacity, self.index) };
     }
 }
 
@@ -63,9 +67,9 @@ pub(super) fn detached(size: usize) -> Parts {
     Parts { buffer, home: NonNull::from(&DETACHED), capacity, index: 0 }
 }
 
-unsafe fn release_detached(parts: Parts) {
+unsafe fn release_detached(_: NonNull<Home>, buffer: NonNull<u8>, capacity: u32, _: u32) {
     // SAFETY: `detached` allocated it with this layout.
-    unsafe { dealloc(parts.buffer.as_ptr(), detached_layout(parts.capacity)) };
+    unsafe { dealloc(buffer.as_ptr(), detached_layout(capacity)) };
 }
 
 fn detached_layout(capacity: u32) -> Layout {

@@ -105,6 +105,22 @@ impl Pool {
         Some(unsafe { Frame::from_parts(parts) })
     }
 
+    /// Takes up to `count` frames, appends them to `into`, and says how many.
+    pub fn take_burst(&self, into: &mut Vec<Frame>, count: usize) -> usize {
+        into.reserve(count);
+        // Written in place: a push would build each frame on the stack first, and the copy would wait for those writes.
+        let places = into.spare_capacity_mut().iter_mut().take(count);
+        let mut taken = 0;
+        for place in places {
+            let Some(frame) = self.take() else { break };
+            place.write(frame);
+            taken += 1;
+        }
+        // SAFETY: `taken` frames were written right behind the old ones.
+        unsafe { into.set_len(into.len() + taken) };
+        taken
+    }
+
     /// How many frames can be taken now.
     pub fn available(&self) -> usize {
         let shared = self.shared();
@@ -157,29 +173,29 @@ impl Drop for Pool {
 ///
 /// # Safety
 ///
-/// The parts belong to a pool whose owner is the calling thread, and the caller gives them up if the answer is `true`.
+/// The frame is of a pool whose owner is the calling thread, and the caller gives it up if the answer is `true`.
 #[inline]
-pub(super) unsafe fn release_here(parts: Parts) -> bool {
+pub(super) unsafe fn release_here(home: NonNull<Home>, index: u32) -> bool {
     // SAFETY: the home of a pool's frame is the head of its `Shared`, alive as long as the frame is.
-    let shared = unsafe { parts.home.cast::<Shared>().as_ref() };
-    shared.push_local(parts.index)
+    let shared = unsafe { home.cast::<Shared>().as_ref() };
+    shared.push_local(index)
 }
 
 /// The way back from any thread.
 ///
 /// # Safety
 ///
-/// The parts belong to a pool, and the caller gives them up.
-unsafe fn release_anywhere(parts: Parts) {
-    let pointer = parts.home.cast::<Shared>();
+/// The frame is of a pool, and the caller gives it up.
+unsafe fn release_anywhere(home: NonNull<Home>, _: NonNull<u8>, _: u32, index: u32) {
+    let pointer = home.cast::<Shared>();
     // SAFETY: the home of a pool's frame is the head of its `Shared`, alive as long as the frame is.
     let shared = unsafe { pointer.as_ref() };
     let mut top = shared.returned.load(Ordering::Relaxed);
     while top != CLOSED {
         // SAFETY: the frame is ours until it is pushed, and with it its link.
-        shared.below[parts.index as usize].with_mut(|below| unsafe { *below = top });
+        shared.below[index as usize].with_mut(|below| unsafe { *below = top });
         // Release: the link, and our use of the frame's memory.
-        let pushed = shared.returned.compare_exchange_weak(top, parts.index, ord!(Release, "frame-return-push"), Ordering::Relaxed);
+        let pushed = shared.returned.compare_exchange_weak(top, index, ord!(Release, "frame-return-push"), Ordering::Relaxed);
         match pushed {
             Ok(_) => return,
             Err(now) => top = now,
@@ -324,6 +340,19 @@ mod tests {
             assert!(frame.buffer_mut().iter().all(|&byte| byte == index as u8 + 1));
         }
         assert_eq!(frames.iter().map(Frame::index).collect::<HashSet<_>>(), (0..5).collect());
+        drop(frames);
+        assert_eq!(pool.available(), 5);
+    }
+
+    #[test]
+    fn a_burst_takes_what_there_is_and_keeps_what_was_there() {
+        let pool = pool(5, 64);
+        let mut frames = vec![Frame::detached(1)];
+        assert_eq!((pool.take_burst(&mut frames, 3), frames.len()), (3, 4));
+        assert_eq!((pool.take_burst(&mut frames, 3), frames.len()), (2, 6));
+        assert_eq!((pool.take_burst(&mut frames, 3), pool.take_burst(&mut frames, 0)), (0, 0));
+        assert_eq!(frames[0].capacity(), 1);
+        assert_eq!(frames[1..].iter().map(Frame::index).collect::<HashSet<_>>(), (0..5).collect());
         drop(frames);
         assert_eq!(pool.available(), 5);
     }
