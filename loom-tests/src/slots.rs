@@ -47,10 +47,10 @@ fn datagrams_arrive_once_and_in_order_over_the_wrap() {
     });
 }
 
-/// Preemptions: 4. Slots go back to the producer by the burst.
+/// Preemptions: 3. Slots go back to the producer by the burst.
 #[test]
 fn a_burst_is_released_at_once() {
-    model(4, &["full", "one", "two"], |seen| {
+    model(3, &["full", "one", "two"], |seen| {
         let (mut producer, mut consumer) = slot_ring(2, 2);
         let sender = {
             let seen = seen.clone();

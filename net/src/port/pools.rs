@@ -35,13 +35,7 @@ impl Pools {
             Purpose::Transmit => &mut self.transmit,
             Purpose::Control => &mut self.control,
         };
-        for taken in 0..count {
-            match pool.take() {
-                Some(frame) => into.push(frame),
-                None => return taken,
-            }
-        }
-        count
+        pool.take_burst(into, count)
     }
 }
 
