@@ -48,6 +48,7 @@ pub struct Endpoint {
     departures: Departures,
     arrivals: Vec<Datagram>,
     fired: Vec<u32>,
+    last_poll: Time,
 }
 
 impl Endpoint {
@@ -79,10 +80,12 @@ impl Endpoint {
             departures: Departures::new(),
             arrivals: Vec::with_capacity(config.burst),
             fired: Vec::new(),
+            last_poll: now,
             shared: Shared {
                 incarnation: random.u64(1..),
                 parameters,
                 ack_delay: config.ack_delay.as_nanos() as u64,
+                resumed: now,
                 quiet: config.peer_timeout.as_nanos() as u64 / 3,
                 events: VecDeque::new(),
                 counters: EndpointCounters::default(),
@@ -170,6 +173,10 @@ impl Endpoint {
 
     /// One turn: a burst from the port, and the timers that are due. Returns how many packets came.
     pub fn poll(&mut self, now: Time) -> usize {
+        if now.nanos_since(self.last_poll) > self.shared.quiet {
+            self.shared.resumed = now;
+        }
+        self.last_poll = now;
         let count = self.arrive(now);
         self.expire(now);
         self.give_grants(now);

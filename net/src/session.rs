@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) ack_delay: u64,
     /// Silence after which a peer is pinged, in nanoseconds.
     pub(crate) quiet: u64,
+    /// When this side last came back from not being polled for long: nobody else is to blame for the silence before.
+    pub(crate) resumed: Time,
     pub(crate) events: VecDeque<Event>,
     pub(crate) counters: EndpointCounters,
     pub(crate) budget: Budget,
@@ -598,7 +600,7 @@ impl Session {
             return if opening.expired(now) { self.finish(CloseReason::TimedOut, shared) } else { Handled::Open };
         }
         let peer_timeout = shared.config.peer_timeout;
-        if now >= self.last_heard + peer_timeout {
+        if now >= self.last_heard.max(shared.resumed) + peer_timeout {
             let reason = if self.state == State::Closing { CloseReason::Local } else { CloseReason::PeerDead };
             return self.finish(reason, shared);
         }

@@ -31,6 +31,8 @@ const OWING: u8 = 0x80;
 pub(super) struct Departures {
     urgent: VecDeque<u32>,
     data: [VecDeque<u32>; Class::COUNT],
+    /// Bit n: class n's list is not empty.
+    listed: u8,
     /// Sessions that may owe an acknowledgement.
     owing: VecDeque<u32>,
     burst: VecDeque<Datagram>,
@@ -45,6 +47,7 @@ impl Departures {
         Departures {
             urgent: VecDeque::new(),
             data: Default::default(),
+            listed: 0,
             owing: VecDeque::new(),
             burst: VecDeque::with_capacity(2 * BURST),
             transmit_frames: Vec::with_capacity(BORROW),
@@ -68,13 +71,20 @@ impl Departures {
             && session.ready & DATA << class == 0
         {
             session.ready |= DATA << class;
+            self.listed |= 1 << class;
             self.data[class].push_back(session.id.slot);
         }
     }
 
     /// Whether something waits to be sent.
     pub(super) fn is_waiting(&self) -> bool {
-        !self.burst.is_empty() || !self.urgent.is_empty() || self.data.iter().any(|list| !list.is_empty())
+        self.has_listed() || !self.burst.is_empty()
+    }
+
+    /// Whether a session stands on a list.
+    #[inline]
+    fn has_listed(&self) -> bool {
+        self.listed != 0 || !self.urgent.is_empty()
     }
 
     /// When to flush again.
@@ -129,7 +139,14 @@ impl Departures {
 
 impl Endpoint {
     /// Sends what is due, as far as the port takes it.
+    #[inline]
     pub fn flush(&mut self, now: Time) {
+        if self.departures.is_waiting() {
+            self.flush_waiting(now);
+        }
+    }
+
+    fn flush_waiting(&mut self, now: Time) {
         let mut packets = 0;
         loop {
             if !self.departures.transmit(self.port.as_mut(), &mut self.shared.counters) {
@@ -139,6 +156,10 @@ impl Endpoint {
                 return;
             }
             packets += self.departures.burst.len();
+            if !self.departures.has_listed() {
+                self.departures.transmit(self.port.as_mut(), &mut self.shared.counters);
+                return;
+            }
         }
     }
 
@@ -150,8 +171,8 @@ impl Endpoint {
                 if !self.depart_urgent(slot, now) {
                     break;
                 }
-            } else if let Some(class) = self.departures.data.iter().position(|list| !list.is_empty()) {
-                if !self.depart_data(class, now) {
+            } else if self.departures.listed != 0 {
+                if !self.depart_data(self.departures.listed.trailing_zeros() as usize, now) {
                     break;
                 }
             } else {
@@ -187,7 +208,12 @@ impl Endpoint {
     /// Sends a turn of data of the first session of a class. `false`: no frame.
     #[inline]
     fn depart_data(&mut self, class: usize, now: Time) -> bool {
-        let Some(slot) = self.departures.data[class].pop_front() else { return true };
+        let list = &mut self.departures.data[class];
+        let first = list.pop_front();
+        if list.is_empty() {
+            self.departures.listed &= !(1 << class);
+        }
+        let Some(slot) = first else { return true };
         let Some(session) = self.sessions.at_mut(slot) else { return true };
         session.ready &= !(DATA << class);
         for _ in 0..TURN {
@@ -197,6 +223,7 @@ impl Endpoint {
             let Some(mut frame) = self.departures.transmit_frame(self.port.as_mut()) else {
                 session.ready |= DATA << class;
                 self.departures.data[class].push_front(slot);
+                self.departures.listed |= 1 << class;
                 self.departures.blocked = true;
                 return false;
             };

@@ -30,6 +30,8 @@ pub(crate) struct Outgoing {
     small: [VecDeque<Ticket>; Class::COUNT],
     /// Longer messages with something to send, by class.
     large: [Vec<Ticket>; Class::COUNT],
+    /// Bit n: class n has something to send.
+    ready: u8,
     /// Messages that wait for a slot, by class.
     waiting: [VecDeque<Waiting>; Class::COUNT],
     waiting_count: usize,
@@ -106,6 +108,7 @@ impl Outgoing {
             urgent: VecDeque::new(),
             small: Default::default(),
             large: Default::default(),
+            ready: 0,
             waiting: Default::default(),
             waiting_count: 0,
             bytes: 0,
@@ -195,7 +198,7 @@ impl Outgoing {
     /// The most urgent class with something to send.
     #[inline]
     pub(crate) fn most_urgent(&self) -> Option<usize> {
-        (0..Class::COUNT).find(|&class| !self.small[class].is_empty() || !self.large[class].is_empty())
+        if self.ready == 0 { None } else { Some(self.ready.trailing_zeros() as usize) }
     }
 
     /// Whether no message is held.
@@ -217,37 +220,38 @@ impl Outgoing {
     #[inline]
     pub(crate) fn emit_data(&mut self, packet: &mut [u8]) -> Option<(usize, Ticket, u32)> {
         loop {
-            let ticket = self.pick()?;
-            if let Some(sent) = self.emit(ticket, packet) {
-                return Some(sent);
+            let (class, ticket) = self.pick()?;
+            let sent = self.emit(ticket, packet);
+            if self.small[class].is_empty() && self.large[class].is_empty() {
+                self.ready &= !(1 << class);
+            }
+            if sent.is_some() {
+                return sent;
             }
         }
     }
 
-    /// Takes the next message off its list. (It is listed again if it has more to send.)
+    /// Takes the next message off its list, and says which class's. (It is listed again if it has more to send.)
     #[inline]
-    fn pick(&mut self) -> Option<Ticket> {
+    fn pick(&mut self) -> Option<(usize, Ticket)> {
         self.picks = self.picks.wrapping_add(1);
         if self.picks.is_multiple_of(OLDEST_SHARE)
-            && let Some(ticket) = self.pick_oldest()
+            && let Some(picked) = self.pick_oldest()
         {
-            return Some(ticket);
+            return Some(picked);
         }
-        for class in 0..Class::COUNT {
-            if let Some(ticket) = self.small[class].pop_front() {
-                return Some(ticket);
-            }
-            let data = &self.data;
-            let shortest =
-                self.large[class].iter().enumerate().min_by_key(|(_, ticket)| data.get(ticket.slot).remaining(self.fragment));
-            if let Some((at, _)) = shortest {
-                return Some(self.large[class].swap_remove(at));
-            }
+        let class = self.most_urgent()?;
+        if let Some(ticket) = self.small[class].pop_front() {
+            return Some((class, ticket));
         }
-        None
+        let data = &self.data;
+        let shortest =
+            self.large[class].iter().enumerate().min_by_key(|(_, ticket)| data.get(ticket.slot).remaining(self.fragment));
+        let (at, _) = shortest?;
+        Some((class, self.large[class].swap_remove(at)))
     }
 
-    fn pick_oldest(&mut self) -> Option<Ticket> {
+    fn pick_oldest(&mut self) -> Option<(usize, Ticket)> {
         let data = &self.data;
         let order = |ticket: &Ticket| data.get(ticket.slot).order;
         let small = (0..Class::COUNT).filter_map(|class| self.small[class].front().map(|ticket| (order(ticket), class, None)));
@@ -255,10 +259,11 @@ impl Outgoing {
             .flat_map(|class| self.large[class].iter().enumerate().map(move |(at, ticket)| (ticket, class, at)))
             .map(|(ticket, class, at)| (order(ticket), class, Some(at)));
         let (_, class, at) = small.chain(large).min_by_key(|(order, ..)| *order)?;
-        match at {
-            None => self.small[class].pop_front(),
-            Some(at) => Some(self.large[class].swap_remove(at)),
-        }
+        let ticket = match at {
+            None => self.small[class].pop_front()?,
+            Some(at) => self.large[class].swap_remove(at),
+        };
+        Some((class, ticket))
     }
 
     #[inline]
@@ -425,7 +430,10 @@ impl Outgoing {
         let ticket = Ticket { slot: number, sequence: slot.sequence };
         if number < CONTROL_SLOTS {
             self.urgent.push_back(ticket);
-        } else if slot.fragments == 1 {
+            return;
+        }
+        self.ready |= 1 << slot.class;
+        if slot.fragments == 1 {
             self.small[usize::from(slot.class)].push_back(ticket);
         } else {
             self.large[usize::from(slot.class)].push(ticket);
@@ -458,7 +466,9 @@ impl Slots {
     fn release(&mut self, number: u16) {
         let slot = self.get_mut(number);
         slot.active = false;
-        slot.body = Payload::empty();
+        if slot.fragments > 1 {
+            slot.body = Payload::empty();
+        }
         slot.resend.clear();
         if slot.head.capacity() > KEEP_BUFFER {
             slot.head = Vec::new();

@@ -43,7 +43,11 @@ impl Received {
     #[inline]
     pub(crate) fn record(&mut self, number: u64, now: Time, eliciting: bool, delay: u64) {
         let in_order = number == self.largest + 1;
-        if number > self.largest {
+        if in_order && self.largest != 0 {
+            self.below = self.below << 1 | 1;
+            self.largest = number;
+            self.at = now;
+        } else if number > self.largest {
             let by = number - self.largest;
             self.below = if by > HISTORY {
                 0

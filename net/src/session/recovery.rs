@@ -141,7 +141,30 @@ impl Recovery {
         Some(self.settle(now, full, bits, ack_delay, settle))
     }
 
+    /// The common case apart: the acknowledgement of the only packet in flight.
+    #[inline]
     fn settle(
+        &mut self,
+        now: Time,
+        largest: u64,
+        bits: u64,
+        ack_delay: u64,
+        mut settle: impl FnMut(Verdict, &Content),
+    ) -> Progress {
+        if self.sent.len() == 1 && self.sent[0].number == largest {
+            let Some(sent) = self.sent.pop_front() else { return Progress::default() };
+            self.largest_acked = self.largest_acked.max(largest);
+            self.rtt.sample(now.nanos_since(sent.time), ack_delay);
+            self.in_flight -= sent.bytes as usize;
+            self.loss_due = Time::NEVER;
+            self.backoff = 0;
+            settle(Verdict::Acknowledged, &sent.content);
+            return Progress { bytes: sent.bytes as usize, ..Progress::default() };
+        }
+        self.settle_many(now, largest, bits, ack_delay, settle)
+    }
+
+    fn settle_many(
         &mut self,
         now: Time,
         largest: u64,
@@ -233,7 +256,7 @@ impl Recovery {
     ) -> (Progress, bool) {
         if self.loss_due <= now {
             let (largest, bits) = (self.largest_acked, 0);
-            return (self.settle(now, largest, bits, 0, settle), false);
+            return (self.settle_many(now, largest, bits, 0, settle), false);
         }
         if self.due(peer_ack_delay) > now {
             return (Progress::default(), false);

@@ -66,6 +66,18 @@ fn a_silent_idle_peer_is_noticed_within_its_time_out() {
 }
 
 #[test]
+fn a_host_that_was_not_polled_for_long_does_not_blame_its_peers() {
+    let (mut world, there, _) = World::pair(32, link(20));
+    world.pass(SECOND);
+    // Both stand still, as a stopped process does; nothing on the network moves either.
+    let later = world.now() + 60 * SECOND;
+    world.clock.advance_to(later);
+    world.send(0, there, Class::Normal, b"still there?".to_vec(), 0).unwrap();
+    assert!(world.run(SECOND, |world| world.hosts[1].events.iter().any(|event| matches!(event, Event::Message { .. }))));
+    assert!(world.endpoint(0).is_established(there));
+}
+
+#[test]
 fn nobody_there_is_an_error_within_the_connect_time_out() {
     let mut world = World::new(24, link(20));
     world.host("a", EndpointConfig::default());
