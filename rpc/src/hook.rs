@@ -40,6 +40,17 @@ pub enum CancelOutcome {
     Gone,
 }
 
+/// What became of [`HookContext::cancel_queued`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QueuedCancel {
+    /// It was queued, and will not start. Its caller has been told.
+    Dropped,
+    /// It runs, and runs on.
+    Started,
+    /// It has ended.
+    Gone,
+}
+
 /// A part of a layer above. All methods run on the node's thread, between other work: they must be short and may not block.
 ///
 /// For each admitted entry the calls are: `admit`, then perhaps `started`, then `finished`, once each.
@@ -99,6 +110,11 @@ impl HookContext<'_> {
     /// [`CallError::Cancelled`](crate::CallError::Cancelled) with the fate "not executed"; of one that runs the token fires.
     pub fn cancel(&mut self, entry: Entry) -> CancelOutcome {
         self.shared.with(|core| core.hook_cancel(entry))
+    }
+
+    /// Like [`HookContext::cancel`], but leaves alone what runs, even if it started this moment.
+    pub fn cancel_queued(&mut self, entry: Entry) -> QueuedCancel {
+        self.shared.with(|core| core.hook_cancel_queued(entry))
     }
 
     /// Lets others go before a queued entry: moves it to `class`. `false` if it has started or ended, or is in that class or a lower

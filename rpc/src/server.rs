@@ -88,6 +88,9 @@ pub(crate) struct Server {
     pub(crate) own: [VecDeque<Ticket>; Class::COUNT],
     /// How many entries wait in `own`; it holds void tickets besides.
     pub(crate) own_waiting: usize,
+    /// Handlers that are futures and have not ended, and how many may be.
+    pub(crate) running: usize,
+    pub(crate) concurrency: usize,
     pub(crate) entries: Vec<EntryState>,
     pub(crate) clients: Vec<Client>,
     /// Entries by session slot and call number.
@@ -122,6 +125,8 @@ impl Server {
             has_workers,
             own: Default::default(),
             own_waiting: 0,
+            running: 0,
+            concurrency: usize::MAX,
             entries: (0..capacity).map(|_| EntryState::default()).collect(),
             clients: Vec::new(),
             by_call: HashMap::default(),
@@ -134,6 +139,12 @@ impl Server {
             hooks: Vec::new(),
             queue,
         }
+    }
+
+    /// Whether the poller has an entry to run, and may.
+    #[inline]
+    pub(crate) fn has_runnable(&self) -> bool {
+        self.own_waiting > 0 && self.running < self.concurrency
     }
 
     /// When an entry expires, if nothing else happens. Credits are adjusted while there is traffic, which needs no timer.

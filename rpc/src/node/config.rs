@@ -34,6 +34,9 @@ pub struct NodeConfig {
     pub queue_limits: [usize; Class::COUNT],
     /// Tasks of the executor; handlers that are futures count. Default 16,384.
     pub max_tasks: usize,
+    /// Handlers that are futures and run at once. Requests past it wait in the run queue, where classes order them and where deadlines,
+    /// cancels and hooks reach them before they have cost anything; those of inline methods don't wait. Default: no limit.
+    pub concurrency: usize,
     /// Commands from other threads that wait. Default 4,096.
     pub inbox: usize,
     /// Methods whose calls are counted apart. Default 1,024.
@@ -57,6 +60,7 @@ impl Default for NodeConfig {
             initial_credit: 64,
             queue_limits: [1024; Class::COUNT],
             max_tasks: 16_384,
+            concurrency: usize::MAX,
             inbox: 4096,
             max_methods: 1024,
             spin: Duration::from_micros(30),

@@ -10,7 +10,7 @@ use super::{Kind, Server};
 use crate::cancel::{CancelReason, CancelToken};
 use crate::core::{Core, Deferred, HookNote};
 use crate::executor::Abort;
-use crate::hook::{CancelOutcome, Entry};
+use crate::hook::{CancelOutcome, Entry, QueuedCancel};
 use crate::request::Request;
 
 /// One entry of the run queue. Whether it waits or runs is in its claim word; everything here is the poller's alone.
@@ -177,7 +177,7 @@ impl Server {
 
     /// The next entry that the poller runs itself, claimed.
     pub(crate) fn next_own(&mut self) -> Option<(Ticket, Job)> {
-        if self.own_waiting == 0 {
+        if !self.has_runnable() {
             return None;
         }
         for class in Class::ALL {
@@ -311,6 +311,25 @@ impl Core {
             self.reply_cancelled(&asked);
         }
         outcome
+    }
+
+    /// The same, where only what waits is meant.
+    pub(crate) fn hook_cancel_queued(&mut self, entry: Entry) -> QueuedCancel {
+        let ticket = entry.0;
+        let Some(own) = self.server.entry(ticket).map(|entry| entry.own) else { return QueuedCancel::Gone };
+        match self.server.queue.claims.cancel(ticket) {
+            Outcome::Cancelled(job) => {
+                drop(job);
+                self.server.own_waiting -= usize::from(own);
+                if let Some(asked) = self.remove_entry(ticket) {
+                    self.metrics.serving(asked.service, asked.class).cancelled_queued += 1;
+                    self.reply_cancelled(&asked);
+                }
+                QueuedCancel::Dropped
+            }
+            Outcome::AlreadyStarted => QueuedCancel::Started,
+            Outcome::Gone => QueuedCancel::Gone,
+        }
     }
 
     /// Moves a waiting entry to a lower class.

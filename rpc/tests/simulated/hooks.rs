@@ -60,6 +60,7 @@ impl Hook for Recorder {
         let entry = self.entries[name];
         let outcome = match what {
             "cancel" => format!("{:?}", cx.cancel(entry)),
+            "drop" => format!("{:?}", cx.cancel_queued(entry)),
             "demote" => format!("{}", cx.demote(entry, Class::Background)),
             _ => unreachable!(),
         };
@@ -186,6 +187,29 @@ fn cancelling_a_running_entry_fires_its_token_and_a_finished_one_is_gone() {
     let log = log.borrow();
     assert_eq!(log[1..3], ["started a", "cancel:a by n1: TokenFired"]);
     assert_eq!(log[3..], ["finished a", "cancel:a by n1: Gone", "demote:a by n1: false"]);
+    world.assert_at_rest();
+}
+
+#[test]
+fn a_hook_can_cancel_what_waits_and_leave_alone_what_runs() {
+    let (mut world, server, client) = World::pair(NodeConfig { concurrency: 1, ..NodeConfig::default() });
+    let recorder = Recorder::default();
+    let (log, ran) = (recorder.log.clone(), Log::default());
+    world.node(server).hook(TAG, recorder).unwrap();
+    let service = slow(world.local(server), 20 * MS, &ran);
+    world.node(server).serve(SLOW, service).unwrap();
+    let (local, peer) = (world.local(client), world.peer(client, server));
+    let [first, second] = ["first", "second"].map(|name| local.call(peer, SLOW, name, with(name)));
+    world.run(5 * MS);
+    for name in ["first", "second", "second"] {
+        local.send_control(peer, TAG, format!("drop:{name}").as_bytes()).unwrap();
+    }
+    assert_eq!(world.finish(second).unwrap_err(), CallError::Cancelled { fate: Fate::NotExecuted });
+    assert!(world.finish(first).is_ok());
+    assert_eq!(*ran.borrow(), ["start first", "end first"]);
+    let outcomes: Vec<_> = log.borrow().iter().filter_map(|line| Some(line.split_once("n1: ")?.1.to_owned())).collect();
+    assert_eq!(outcomes, ["Started", "Dropped", "Gone"]);
+    world.run(MS);
     world.assert_at_rest();
 }
 

@@ -36,6 +36,33 @@ fn a_full_queue_pushes_back_and_says_when_to_return() {
 }
 
 #[test]
+fn futures_past_the_concurrency_wait_by_class_and_inline_methods_go_past_them() {
+    let (mut world, server, client) = World::pair(NodeConfig { concurrency: 2, ..NodeConfig::default() });
+    let log = Log::default();
+    let service = slow(world.local(server), 20 * MS, &log);
+    world.node(server).serve(SLOW, service).unwrap();
+    world.node(server).serve(ECHO, echo()).unwrap();
+    let (peer, local) = (world.peer(client, server), world.local(client));
+    let send = |name: &str, class| local.call(peer, SLOW, name.to_owned(), CallOptions::new().class(class));
+    let mut calls = vec![send("a", Class::Normal), send("b", Class::Normal)];
+    world.run(5 * MS);
+    calls.extend([send("c", Class::Bulk), send("d", Class::Normal), send("e", Class::Interactive)]);
+    let unwanted = send("f", Class::Interactive);
+    world.run(5 * MS);
+    assert_eq!(*log.borrow(), ["start a", "start b"]);
+    drop(unwanted);
+    assert!(world.call(client, server, ECHO, "x", CallOptions::new()).is_ok());
+    assert_eq!(log.borrow().len(), 2, "the inline call waited");
+    for call in calls {
+        world.finish(call).unwrap();
+    }
+    let starts: Vec<_> = log.borrow().iter().filter_map(|line| line.strip_prefix("start ").map(str::to_owned)).collect();
+    assert_eq!(starts, ["a", "b", "e", "d", "c"]);
+    world.run(MS);
+    world.assert_at_rest();
+}
+
+#[test]
 fn a_services_own_limit_holds_for_it_alone() {
     let (mut world, server, client) = World::pair(NodeConfig::default());
     let log = Log::default();
