@@ -240,7 +240,7 @@ mod tests {
         standings.pushed_back(0, Some(Duration::MAX), Time::ZERO);
         standings.unreachable(1, Time::ZERO);
         assert_eq!(standings.original(Time::ZERO), Some(1), "the one that is back first");
-        assert_eq!(standings.extra(&[], Time::ZERO + Duration::from_secs(11)).is_some(), true, "no rest is endless");
+        assert!(standings.extra(&[], Time::ZERO + Duration::from_secs(11)).is_some(), "no rest is endless");
     }
 
     #[test]

@@ -89,6 +89,11 @@ impl Estimator {
         self.estimate
     }
 
+    /// Another quantile of the same samples. Costs a walk over them, where [`Estimator::estimate`] costs nothing.
+    pub fn at(&self, quantile: f64) -> Option<Duration> {
+        if self.answered < usize::from(self.config.warm_up) { None } else { self.compute(sane(quantile)) }
+    }
+
     /// Samples in the window, answered and censored.
     pub fn samples(&self) -> usize {
         self.window.len()
@@ -118,13 +123,13 @@ impl Estimator {
         self.stale += 1;
         // A walk over the buckets costs about a microsecond: not for each sample once there are many.
         if self.answered >= usize::from(self.config.warm_up) && (self.estimate.is_none() || self.stale * 64 >= self.window.len()) {
-            self.estimate = self.compute();
+            self.estimate = self.compute(self.config.quantile);
             self.stale = 0;
         }
     }
 
-    fn compute(&self) -> Option<Duration> {
-        let goal = 1.0 - self.config.quantile;
+    fn compute(&self, quantile: f64) -> Option<Duration> {
+        let goal = 1.0 - quantile;
         if let Some(nanos) = self.time_of(goal) {
             return Some(nanos);
         }
@@ -167,6 +172,11 @@ impl Estimator {
             (bucket.answered > 0).then_some((index, share))
         })
     }
+}
+
+/// A quantile that exists.
+fn sane(quantile: f64) -> f64 {
+    if quantile.is_finite() { quantile.clamp(0.001, 0.99999) } else { 0.95 }
 }
 
 /// Buckets an octave, as a power of two.
@@ -344,6 +354,15 @@ mod tests {
         }
         assert_eq!(estimator.samples(), 500);
         assert_eq!(estimator.buckets.iter().map(|b| usize::from(b.answered + b.censored)).sum::<usize>(), 500);
+    }
+
+    #[test]
+    fn another_quantile_of_the_same_samples_is_known_too() {
+        let mut estimator = Estimator::new(EstimatorConfig::default());
+        (1..=1000).for_each(|n| estimator.answered(Duration::from_micros(n)));
+        let median = estimator.at(0.5).unwrap().as_micros() as f64;
+        assert!((median / 500.0 - 1.0).abs() < 0.04, "{median}");
+        assert!(estimator.at(f64::NAN).is_some());
     }
 
     #[test]

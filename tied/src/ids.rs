@@ -38,8 +38,8 @@ impl TieIds {
         TieIds { key, next: 0 }
     }
 
-    /// A new id.
-    pub fn next(&mut self) -> TieId {
+    /// Draws a new id.
+    pub fn draw(&mut self) -> TieId {
         let mut hasher = SipHasher24::new_with_key(&self.key);
         hasher.write_u64(self.next);
         self.next += 1;
@@ -63,14 +63,14 @@ mod tests {
     #[test]
     fn ids_do_not_repeat_and_differ_between_clients() {
         let (mut a, mut b) = (TieIds::random(), TieIds::random());
-        let ids: HashSet<TieId> = (0..2000).map(|n| if n % 2 == 0 { a.next() } else { b.next() }).collect();
+        let ids: HashSet<TieId> = (0..2000).map(|n| if n % 2 == 0 { a.draw() } else { b.draw() }).collect();
         assert_eq!(ids.len(), 2000);
     }
 
     #[test]
     fn a_seed_repeats_its_ids() {
-        assert_eq!(TieIds::seeded(3).next(), TieIds::seeded(3).next());
-        assert_ne!(TieIds::seeded(3).next(), TieIds::seeded(4).next());
+        assert_eq!(TieIds::seeded(3).draw(), TieIds::seeded(3).draw());
+        assert_ne!(TieIds::seeded(3).draw(), TieIds::seeded(4).draw());
     }
 
     #[test]

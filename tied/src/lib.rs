@@ -1,12 +1,103 @@
-//! Tautline.
+//! Hedged and tied requests over `tautline-rpc`: a call goes to a *set of replicas*, and a slow server no longer makes a slow call.
+//!
+//! The techniques are those of Dean and Barroso, "The Tail at Scale" (CACM 56(2), 2013). A **hedged** call sends a second copy when
+//! the first takes longer than usual; the first answer wins. A **tied** call sends it at once, and each copy knows the other's server:
+//! the one that starts has the other dropped, *server to server*, while it still waits in its queue. So a tie costs next to no
+//! work, and needs no guess of how long is long.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tautline_rpc::{Class, Method, Node, Service, ToAddress};
+//! use tautline_tied::{Policy, Replicas, TieServer, TieServerConfig, TiedOptions};
+//!
+//! const READ: Method = Method::named("example.Store/Read");
+//! const REPLICAS: [&str; 3] = ["mem://store-1", "mem://store-2", "mem://store-3"];
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Three servers, each a node on a thread of its own. They are told of each other: ties go to no one else.
+//! let (tell, told) = std::sync::mpsc::channel();
+//! let servers: Vec<_> = REPLICAS.into_iter().map(|url| {
+//!     let tell = tell.clone();
+//!     std::thread::spawn(move || {
+//!         let mut node = Node::builder(url).workers(1).build().expect("the name is free");
+//!         node.serve(READ, Service::workers(|request| Ok(format!("chunk {}", request.payload().len()).into())))
+//!             .expect("the first method can't collide");
+//!         let allowed = REPLICAS.iter().map(|replica| replica.to_address().expect("a URL")).collect();
+//!         TieServer::install(&mut node, TieServerConfig { allowed, ..TieServerConfig::default() }).expect("the only hook");
+//!         tell.send(node.handle()).expect("the client waits for it");
+//!         node.run();
+//!     })
+//! }).collect();
+//! let handles: Vec<_> = (0..REPLICAS.len()).map(|_| told.recv()).collect::<Result<_, _>>()?;
+//!
+//! // A client.
+//! let mut node = Node::builder("mem://client").build()?;
+//! let replicas = Replicas::over(&node.local(), REPLICAS, Policy::tied())?;
+//! let options = TiedOptions::new().class(Class::Interactive).deadline(Duration::from_secs(5));
+//! let answer = node.block_on(replicas.call(READ, "five!", &options))?;
+//! assert_eq!(&*answer.payload, b"chunk 5");
+//!
+//! let metrics = replicas.metrics();
+//! assert_eq!(metrics.class(Class::Interactive).answered, 1); // however many copies there were
+//! # drop(node);
+//! # handles.iter().for_each(|handle| handle.stop());
+//! # servers.into_iter().for_each(|server| server.join().expect("the server ends when it is told to"));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Which policy
+//!
+//! | policy | saves a call from | costs |
+//! |---|---|---|
+//! | [`Policy::Hedged`] at p95 | anything that makes a server slow | one call in twenty executed twice, and a wait of p95 first |
+//! | [`Policy::Tied`], [`Mode::Cancel`] | a queue | a message or two a call; executed twice only if both start within one message delay |
+//! | [`Policy::Tied`], [`Mode::Demote`] | a queue, and a stall if the other server has idle time | the same, and what idle time executes |
+//! | tied with `then_hedge` | a queue, and a stall after the start | both |
+//!
+//! All of them may execute a call twice, so they are for reads and for what is idempotent. [`Policy::None`] sends a call again only if
+//! it is known not to have been executed.
+//!
+//! A tie needs a queue that a copy can be dropped from. Handlers on [worker threads](tautline_rpc::Service::workers) have one; for
+//! handlers that are futures, limit how many run at once ([`NodeConfig::concurrency`](tautline_rpc::NodeConfig::concurrency)), or each
+//! starts when it arrives and there is nothing to cancel.
+//!
+//! # What never happens
+//!
+//! - Extra copies of all kinds draw from one [`Budget`], a share of the originals. When it is empty the copy is not sent; the original
+//!   is never touched. A tied copy that was dropped unexecuted gives its token back, so what the budget bounds is *work*.
+//! - An error of one copy never beats a copy that is still under way, and the first *successful* answer wins. An error that every
+//!   replica would repeat ends the call at once and is not asked of the others.
+//! - A lost cancel costs work, never correctness: the client's own cancel follows when it has its answer.
+//! - A client can cancel only its own copies, and only a replica that a server was told of can tell it anything
+//!   (see [`table`]).
+//!
+//! # The rooms
+//!
+//! [`race`] decides for a call and [`table`] for a server, both without network or clock; [`Replicas`] and [`TieServer`] run them over
+//! a node. [`estimator`], [`bucket`] and [`choice`] say when, how often and where; [`header`] is the format on the wire.
 #![forbid(unsafe_code)]
 
 pub mod bucket;
+mod call;
 pub mod choice;
 pub mod estimator;
 pub mod header;
 pub mod ids;
+pub mod metrics;
 pub mod policy;
 pub mod race;
+mod replicas;
+mod server;
 pub mod table;
 pub mod tombstones;
+
+pub use bucket::Budget;
+pub use call::{Answer, ReplicaCall, TiedError, TypedAnswer, TypedReplicaCall};
+pub use estimator::EstimatorConfig;
+pub use header::{Mode, Outcome};
+pub use metrics::{ClassMetrics, ReplicasMetrics, TieMetrics};
+pub use policy::{Choice, Config, Delay, Percentile, Policy, Settings, Stagger};
+pub use race::Purpose;
+pub use replicas::{Replicas, ReplicasBuilder, ReplicasError, TiedOptions};
+pub use server::{TieServer, TieServerConfig};

@@ -382,6 +382,15 @@ mod tests {
     }
 
     #[test]
+    fn a_call_that_broke_one_replica_is_not_tried_on_more() {
+        let mut race = race(Shape::Hedged { delay: 10 * MS });
+        race.sent(Purpose::Hedge, at(10));
+        race.failed(0, Failure::Here);
+        race.failed(1, Failure::Elsewhere);
+        assert!(matches!(race.step(at(11)), Step::Lost(_)));
+    }
+
+    #[test]
     fn a_call_sent_again_is_hedged_from_its_own_start_and_not_the_lost_ones() {
         let mut race = race(Shape::Tied { stagger: 2 * MS, then_hedge: Some(30 * MS) });
         race.started(0, at(1));

@@ -1,0 +1,7 @@
+//! Replicas and their servers over a simulated network, in virtual time.
+
+mod failures;
+mod hedges;
+mod seeds;
+mod ties;
+mod world;
