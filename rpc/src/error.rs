@@ -31,7 +31,7 @@ pub enum CallError {
         /// What is known of the call.
         fate: Fate,
     },
-    /// Cancelled by the caller, or by the server on behalf of another copy.
+    /// Cancelled by the caller; or by the server, on behalf of another copy or because it stopped.
     #[error("cancelled ({})", describe(*fate))]
     Cancelled {
         /// What is known of the call.

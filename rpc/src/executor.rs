@@ -87,6 +87,12 @@ impl Executor {
         (ran, panicked)
     }
 
+    /// Whether another task can be spawned.
+    pub(crate) fn has_room(&self) -> bool {
+        let tasks = self.tasks.borrow();
+        !tasks.free.is_empty() || tasks.wakers.len() < tasks.limit
+    }
+
     /// How many tasks live.
     pub(crate) fn len(&self) -> usize {
         let tasks = self.tasks.borrow();

@@ -115,8 +115,8 @@ impl Node {
 }
 
 impl Core {
-    /// Starts an entry of the poller's own; `None` if it has expired.
-    pub(super) fn start_own(&mut self, ticket: Ticket, job: Job) -> Option<Started> {
+    /// Starts an entry of the poller's own; `None` if it has expired, or is a future and there is no room for one.
+    pub(super) fn start_own(&mut self, ticket: Ticket, job: Job, room: bool) -> Option<Started> {
         // The last handler may have taken long: the turn's time is too old to judge a deadline by.
         let at = if job.request.deadline == Time::NEVER { self.now } else { self.read_clock() };
         let class = job.request.class;
@@ -126,10 +126,15 @@ impl Core {
             self.expire_started(ticket);
             return None;
         }
+        let service = self.server.entry(ticket)?.service;
+        if !room && matches!(self.server.services[service as usize].kind, Kind::Future { .. }) {
+            drop(job);
+            self.push_back_started(ticket);
+            return None;
+        }
         if job.announce {
             self.on_entry_started(ticket, at);
         }
-        let service = self.server.entry(ticket)?.service;
         Some(Started { ticket, job, at, service })
     }
 
@@ -173,7 +178,7 @@ impl Drop for Guard {
         if self.open {
             let status = match self.token.reason() {
                 Some(CancelReason::Deadline) => Status::new(Code::DeadlineExceeded, "the deadline passed while the handler ran"),
-                Some(CancelReason::Stopped) => Status::new(Code::Unavailable, "the server is stopping"),
+                Some(CancelReason::Stopped) => Status::new(Code::Cancelled, "the server stopped while the handler ran"),
                 Some(_) => Status::new(Code::Cancelled, "cancelled while the handler ran"),
                 None => Status::new(Code::ResourceExhausted, "the server runs as many tasks as it may"),
             };

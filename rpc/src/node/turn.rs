@@ -136,10 +136,11 @@ impl Node {
     /// Runs the most urgent entry that is the poller's own: one a turn, so that cancels get in between.
     fn run_queued(&mut self) -> bool {
         let started = {
+            let room = self.shared.executor.has_room();
             let mut core = self.core();
             match core.server.next_own() {
                 None => return false,
-                Some((ticket, job)) => core.start_own(ticket, job),
+                Some((ticket, job)) => core.start_own(ticket, job, room),
             }
         };
         // Hooks hear of the start before the handler runs, and what they send leaves before it.

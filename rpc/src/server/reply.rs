@@ -152,6 +152,14 @@ impl Core {
         }
     }
 
+    /// An entry was claimed, but there is no room to run it: its handler does not run.
+    pub(crate) fn push_back_started(&mut self, ticket: Ticket) {
+        self.server.queue.claims.finish(ticket);
+        if let Some(asked) = self.remove_entry(ticket).filter(|asked| !asked.mute) {
+            self.reply_overloaded(&asked);
+        }
+    }
+
     /// A handler has ended.
     pub(crate) fn finish_entry(&mut self, ticket: Ticket, answer: Answer, panicked: bool, started: Time, ended: Time) {
         if !self.server.queue.claims.finish(ticket) {

@@ -7,4 +7,5 @@ mod deadlines;
 mod failures;
 mod hooks;
 mod overload;
+mod seeds;
 mod world;

@@ -105,8 +105,10 @@ impl World {
         let awake = self.nodes.iter().zip(&self.paused).filter(|(_, paused)| !**paused);
         let timers = awake.filter_map(|(node, _)| node.as_ref()?.next_timeout());
         let next = timers.chain(self.network.next_arrival()).min().unwrap_or(Time::NEVER);
-        // A packet for a node that is down is "now" for ever; move on all the same.
-        self.clock.advance_to(next.max(self.clock.now().plus_nanos(1)).min(until));
+        // A packet that nobody is awake to take is overdue for ever; move on all the same.
+        let now = self.clock.now();
+        let next = if next > now { next } else { now + Duration::from_micros(10) };
+        self.clock.advance_to(next.min(until));
     }
 
     /// Lets `duration` pass.
