@@ -140,7 +140,17 @@ impl Endpoint {
             return Err(SendError::TooLarge { len: head.len(), limit: MAX_HEAD });
         }
         let entry = self.sessions.get_mut(session).ok_or(SendError::UnknownSession)?;
-        let message = entry.send(class, head, body, token, &mut self.shared)?;
+        if let Some(mut frame) = self.departures.frame_for_now(self.port.as_mut(), &mut self.shared.counters) {
+            if let Some(message) = entry.send_now(class, head, &body, token, &mut frame, now) {
+                self.shared.counters.messages_sent += 1;
+                self.departures.push(frame, entry.peer, self.integrity);
+                self.set_timer(session.slot, now);
+                return Ok(message);
+            }
+            self.departures.give_back(frame);
+        }
+        let message = entry.send(class, head, body, token, &self.shared)?;
+        self.shared.counters.messages_sent += 1;
         self.schedule(session.slot, now);
         Ok(message)
     }
@@ -220,6 +230,12 @@ impl Endpoint {
     fn schedule(&mut self, slot: u32, now: Time) {
         let Some(session) = self.sessions.at_mut(slot) else { return };
         self.departures.enlist(session, now);
+        self.set_timer(slot, now);
+    }
+
+    #[inline]
+    fn set_timer(&mut self, slot: u32, now: Time) {
+        let Some(session) = self.sessions.at_mut(slot) else { return };
         // A timer that was set too early costs one look; moving it, or even computing when it is due, each time would cost more.
         if session.armed <= now.plus_nanos(SOONEST) && !session.is_hasty() {
             return;

@@ -211,7 +211,7 @@ impl Session {
         head: &[u8],
         body: Payload,
         token: u64,
-        shared: &mut Shared,
+        shared: &Shared,
     ) -> Result<MessageId, SendError> {
         let open = match self.state {
             State::Opening => false,
@@ -222,9 +222,29 @@ impl Session {
         if len > limit {
             return Err(SendError::TooLarge { len, limit });
         }
-        let id = self.outgoing.push(class, head, body, token, self.limits.unscheduled, open, &shared.config)?;
-        shared.counters.messages_sent += 1;
-        Ok(id)
+        self.outgoing.push(class, head, body, token, self.limits.unscheduled, open, &shared.config)
+    }
+
+    /// Accepts a message and builds its only packet at once, where nothing stands before it; else `None`, and nothing was done.
+    #[inline]
+    pub(crate) fn send_now(
+        &mut self,
+        class: Class,
+        head: &[u8],
+        body: &[u8],
+        token: u64,
+        frame: &mut Frame,
+        now: Time,
+    ) -> Option<MessageId> {
+        if self.state != State::Established || self.recovery.in_flight() >= self.window.window() {
+            return None;
+        }
+        let buffer = frame.buffer_mut();
+        let (id, len, Ticket { slot, sequence }) = self.outgoing.push_and_emit(class, head, body, token, buffer)?;
+        let number = self.emit_header(now, Kind::Data, buffer);
+        self.recovery.sent(number, now, len, Content::Data { slot, sequence, fragment: 0 });
+        frame.set_range(0, len);
+        Some(id)
     }
 
     /// Accepts a control message for sending.

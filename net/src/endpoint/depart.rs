@@ -107,6 +107,20 @@ impl Departures {
         self.transmit_frames.pop()
     }
 
+    /// A frame for a packet that may leave at once: nothing else waits, and the port takes packets.
+    #[inline]
+    pub(super) fn frame_for_now(&mut self, port: &mut dyn Port, counters: &mut EndpointCounters) -> Option<Frame> {
+        if self.has_listed() || self.burst.len() >= BURST && !self.transmit(port, counters) {
+            return None;
+        }
+        self.transmit_frame(port)
+    }
+
+    /// Takes back a frame that was not used.
+    pub(super) fn give_back(&mut self, frame: Frame) {
+        self.transmit_frames.push(frame);
+    }
+
     /// Queues a finished packet.
     #[inline]
     pub(super) fn push(&mut self, mut frame: Frame, peer: Address, integrity: bool) {

@@ -131,6 +131,46 @@ impl Outgoing {
         }
     }
 
+    /// Accepts a message of one packet, and writes that packet after the header's place in `packet`, without any list between: the common
+    /// case, where nothing else wants to be sent. `None`: it is not that case, and nothing was done.
+    #[inline]
+    pub(crate) fn push_and_emit(
+        &mut self,
+        class: Class,
+        head: &[u8],
+        body: &[u8],
+        token: u64,
+        packet: &mut [u8],
+    ) -> Option<(MessageId, usize, Ticket)> {
+        let total = head.len() + body.len();
+        if self.ready != 0 || self.waiting_count != 0 || total > self.fragment {
+            return None;
+        }
+        let number = self.data.allocate()?;
+        let slot = self.data.get_mut(number);
+        slot.head.clear();
+        slot.head.extend_from_slice(head);
+        slot.head.extend_from_slice(body);
+        slot.begin(class.index() as u8, token, self.next_order, total as u32, 1, total as u32);
+        slot.next = 1;
+        slot.transmitted = true;
+        let header = Fragment {
+            slot: U16::new(number),
+            class: slot.class,
+            reserved: 0,
+            sequence: U32::new(slot.sequence),
+            total: U32::new(slot.total),
+            offset: U32::ZERO,
+        };
+        header.emit(packet);
+        packet[DATA_OVERHEAD..DATA_OVERHEAD + total].copy_from_slice(&slot.head);
+        let ticket = Ticket { slot: number, sequence: slot.sequence };
+        let id = MessageId(self.next_order);
+        self.next_order += 1;
+        self.bytes += total;
+        Some((id, DATA_OVERHEAD + total, ticket))
+    }
+
     /// Accepts a message. `open`: the session is established; before that, all wait.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn push(
