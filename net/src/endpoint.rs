@@ -23,7 +23,7 @@ use crate::class::Class;
 use crate::clock::Time;
 use crate::payload::Payload;
 use crate::port::{Address, Datagram, Port, PortCounters};
-use crate::session::{Budget, Handled, SOONEST, Session, Shared, Tokens};
+use crate::session::{Budget, Handled, Message, SOONEST, Session, Shared, Tokens};
 use crate::timer::Wheel;
 use crate::wire::{MIN_MTU, Parameters};
 
@@ -90,6 +90,7 @@ impl Endpoint {
                 events: VecDeque::new(),
                 counters: EndpointCounters::default(),
                 budget: Budget::new(config.reassembly_bytes),
+                held: 0,
                 granting: Vec::new(),
                 grants_due: false,
                 copy_out: false,
@@ -140,19 +141,20 @@ impl Endpoint {
             return Err(SendError::TooLarge { len: head.len(), limit: MAX_HEAD });
         }
         let entry = self.sessions.get_mut(session).ok_or(SendError::UnknownSession)?;
+        let message = Message { class, head, body, token };
         if let Some(mut frame) = self.departures.frame_for_now(self.port.as_mut(), &mut self.shared.counters) {
-            if let Some(message) = entry.send_now(class, head, &body, token, &mut frame, now) {
+            if let Some(id) = entry.send_now(&message, &mut frame, now, &mut self.shared) {
                 self.shared.counters.messages_sent += 1;
                 self.departures.push(frame, entry.peer, self.integrity);
                 self.set_timer(session.slot, now);
-                return Ok(message);
+                return Ok(id);
             }
             self.departures.give_back(frame);
         }
-        let message = entry.send(class, head, body, token, &self.shared)?;
+        let id = entry.send(message, &mut self.shared)?;
         self.shared.counters.messages_sent += 1;
         self.schedule(session.slot, now);
-        Ok(message)
+        Ok(id)
     }
 
     /// Accepts a control message of up to [`MAX_CONTROL`] bytes: it has slots, frames and a class of its own, and waits for no data,
@@ -170,7 +172,7 @@ impl Endpoint {
     /// Stops sending a message, without effect if it was delivered. Its token gets no event.
     pub fn abandon(&mut self, session: SessionId, message: MessageId, now: Time) {
         if let Some(entry) = self.sessions.get_mut(session) {
-            entry.abandon(message);
+            entry.abandon(message, &mut self.shared);
             self.schedule(session.slot, now);
         }
     }
@@ -310,6 +312,11 @@ impl Endpoint {
     /// Bytes held for incomplete incoming messages.
     pub fn reassembly_bytes(&self) -> usize {
         self.shared.budget.used
+    }
+
+    /// Bytes of messages held for sending, all sessions together.
+    pub fn send_bytes(&self) -> usize {
+        self.shared.held
     }
 
     /// What was counted since the endpoint was made.

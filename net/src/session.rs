@@ -26,7 +26,6 @@ use self::incoming::{Arrival, Incoming};
 use self::outgoing::{Outgoing, Ticket};
 use self::received::Received;
 use self::recovery::{Content, Progress, Recovery, Verdict};
-use crate::class::Class;
 use crate::clock::Time;
 use crate::endpoint::{CloseReason, EndpointConfig, EndpointCounters, Event, MessageId, RoundTrip, SendError, SessionId};
 use crate::frame::Frame;
@@ -36,6 +35,7 @@ use crate::wire::{CloseCode, DATA_OVERHEAD, Fragment, Header, Item, ItemKind, Ki
 
 pub(crate) use self::handshake::Proven;
 pub(crate) use self::incoming::Budget;
+pub(crate) use self::outgoing::Message;
 pub(crate) use self::token::Tokens;
 
 /// Control items in one packet at most.
@@ -63,6 +63,8 @@ pub(crate) struct Shared {
     pub(crate) events: VecDeque<Event>,
     pub(crate) counters: EndpointCounters,
     pub(crate) budget: Budget,
+    /// Bytes of messages that all sessions hold for sending.
+    pub(crate) held: usize,
     /// Incoming messages that need grants: session, the peer's slot, its sequence number.
     pub(crate) granting: Vec<(SessionId, u16, u32)>,
     /// Something changed that grants depend on.
@@ -104,6 +106,8 @@ pub(crate) struct Session {
     outgoing: Outgoing,
     incoming: Incoming,
     items: SmallVec<[Item; 2]>,
+    /// What of [`Shared::held`] is this session's.
+    held: usize,
     probe_packets: u8,
     last_heard: Time,
     last_ping: Time,
@@ -172,6 +176,7 @@ impl Session {
             outgoing: Outgoing::new(fragment, 0),
             incoming: Incoming::new(fragment, own.slots.get(), own.max_message.get(), own.unscheduled.get()),
             items: SmallVec::new(),
+            held: 0,
             probe_packets: 0,
             last_heard: now,
             last_ping: now,
@@ -205,45 +210,51 @@ impl Session {
     }
 
     /// Accepts a message for sending.
-    pub(crate) fn send(
-        &mut self,
-        class: Class,
-        head: &[u8],
-        body: Payload,
-        token: u64,
-        shared: &Shared,
-    ) -> Result<MessageId, SendError> {
+    pub(crate) fn send(&mut self, message: Message<'_>, shared: &mut Shared) -> Result<MessageId, SendError> {
         let open = match self.state {
             State::Opening => false,
             State::Established => true,
             State::Draining | State::Closing | State::Closed => return Err(SendError::UnknownSession),
         };
-        let (len, limit) = (head.len() + body.len(), self.limits.max_message.min(shared.parameters.max_message.get()) as usize);
+        let (len, limit) = (message.len(), self.limits.max_message.min(shared.parameters.max_message.get()) as usize);
         if len > limit {
             return Err(SendError::TooLarge { len, limit });
         }
-        self.outgoing.push(class, head, body, token, self.limits.unscheduled, open, &shared.config)
+        if shared.held > 0 && shared.held + len > shared.config.send_bytes_total {
+            return Err(SendError::Full);
+        }
+        let id = self.outgoing.push(message, self.limits.unscheduled, open, &shared.config)?;
+        self.account(shared);
+        Ok(id)
+    }
+
+    /// Brings the total of bytes held for sending up to date.
+    #[inline]
+    fn account(&mut self, shared: &mut Shared) {
+        let held = self.outgoing.bytes();
+        shared.held = shared.held - self.held + held;
+        self.held = held;
     }
 
     /// Accepts a message and builds its only packet at once, where nothing stands before it; else `None`, and nothing was done.
     #[inline]
     pub(crate) fn send_now(
         &mut self,
-        class: Class,
-        head: &[u8],
-        body: &[u8],
-        token: u64,
+        message: &Message<'_>,
         frame: &mut Frame,
         now: Time,
+        shared: &mut Shared,
     ) -> Option<MessageId> {
-        if self.state != State::Established || self.recovery.in_flight() >= self.window.window() {
+        let room = self.recovery.in_flight() < self.window.window() && shared.held < shared.config.send_bytes_total / 2;
+        if self.state != State::Established || !room {
             return None;
         }
         let buffer = frame.buffer_mut();
-        let (id, len, Ticket { slot, sequence }) = self.outgoing.push_and_emit(class, head, body, token, buffer)?;
+        let (id, len, Ticket { slot, sequence }) = self.outgoing.push_and_emit(message, buffer)?;
         let number = self.emit_header(now, Kind::Data, buffer);
         self.recovery.sent(number, now, len, Content::Data { slot, sequence, fragment: 0 });
         frame.set_range(0, len);
+        self.account(shared);
         Some(id)
     }
 
@@ -256,10 +267,11 @@ impl Session {
     }
 
     /// Gives a message up.
-    pub(crate) fn abandon(&mut self, message: MessageId) {
+    pub(crate) fn abandon(&mut self, message: MessageId, shared: &mut Shared) {
         if let Some(ticket) = self.outgoing.abandon(message, self.limits.unscheduled) {
             self.items.push(Item::abandon(ticket.slot, ticket.sequence));
         }
+        self.account(shared);
     }
 
     /// Closes the session once what was accepted is delivered. `Closed`: there was nothing to wait for.
@@ -289,6 +301,7 @@ impl Session {
                 let (token, transmitted) = (message.token, message.transmitted);
                 shared.events.push_back(Event::Undelivered { session: self.id, token, transmitted });
             }
+            self.account(shared);
             self.incoming.clear(&mut shared.budget);
             shared.grants_due = true;
             shared.events.push_back(Event::Closed { session: self.id, reason });
@@ -349,7 +362,7 @@ impl Session {
                         shared.counters.deferred += 1;
                         if new {
                             let (slot, sequence) = (fragment.slot.get(), fragment.sequence.get());
-                            self.items.push(Item::defer(slot, sequence));
+                            self.push_item(Item::defer(slot, sequence));
                             shared.granting.push((self.id, slot, sequence));
                             shared.grants_due = true;
                         }
@@ -419,6 +432,7 @@ impl Session {
     fn react(&mut self, now: Time, progress: Progress, shared: &mut Shared) {
         if progress.bytes > 0 {
             self.window.acknowledged(progress.bytes);
+            self.account(shared);
         }
         if let Some(sent) = progress.lost_sent {
             shared.counters.lost += progress.lost;
@@ -476,7 +490,15 @@ impl Session {
     /// Grants an incoming message up to here.
     pub(crate) fn grant(&mut self, slot: u16, sequence: u32, upto: u32) {
         self.incoming.grant(slot, sequence, upto);
-        self.items.push(Item::grant(slot, sequence, upto));
+        self.push_item(Item::grant(slot, sequence, upto));
+    }
+
+    /// Queues an item about an incoming message, in place of an older one about the same slot: as many at most as the peer has slots.
+    fn push_item(&mut self, item: Item) {
+        match self.items.iter_mut().find(|other| other.kind == item.kind && other.slot == item.slot) {
+            Some(other) => *other = item,
+            None => self.items.push(item),
+        }
     }
 
     /// Whether something must leave ahead of all data.

@@ -18,6 +18,8 @@ pub struct EndpointConfig {
     /// Bytes of large messages that a session holds for sending, beyond which `send` answers `Full`. One message of any allowed size is
     /// always accepted. Default 256 MiB.
     pub send_bytes: usize,
+    /// The same for all sessions together. Default 1 GiB.
+    pub send_bytes_total: usize,
     /// Bytes of a message that its sender may send before it is granted more. Default 128 KiB.
     pub unscheduled: usize,
     /// How far grants run ahead of what was received, a message. Default 256 KiB.
@@ -49,6 +51,7 @@ impl Default for EndpointConfig {
             message_slots: 1024,
             send_queue: 16_384,
             send_bytes: 256 << 20,
+            send_bytes_total: 1 << 30,
             unscheduled: 128 << 10,
             grant_window: 256 << 10,
             overcommit: 8,

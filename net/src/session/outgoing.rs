@@ -41,6 +41,23 @@ pub(crate) struct Outgoing {
     picks: u32,
 }
 
+/// A message to send: `head` followed by `body`.
+#[derive(Debug)]
+pub(crate) struct Message<'a> {
+    pub(crate) class: Class,
+    pub(crate) head: &'a [u8],
+    pub(crate) body: Payload,
+    /// The owner's name for it.
+    pub(crate) token: u64,
+}
+
+impl Message<'_> {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.head.len() + self.body.len()
+    }
+}
+
 /// A message in a slot. Stale ones are told by the sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
@@ -134,24 +151,17 @@ impl Outgoing {
     /// Accepts a message of one packet, and writes that packet after the header's place in `packet`, without any list between: the common
     /// case, where nothing else wants to be sent. `None`: it is not that case, and nothing was done.
     #[inline]
-    pub(crate) fn push_and_emit(
-        &mut self,
-        class: Class,
-        head: &[u8],
-        body: &[u8],
-        token: u64,
-        packet: &mut [u8],
-    ) -> Option<(MessageId, usize, Ticket)> {
-        let total = head.len() + body.len();
+    pub(crate) fn push_and_emit(&mut self, message: &Message<'_>, packet: &mut [u8]) -> Option<(MessageId, usize, Ticket)> {
+        let total = message.len();
         if self.ready != 0 || self.waiting_count != 0 || total > self.fragment {
             return None;
         }
         let number = self.data.allocate()?;
         let slot = self.data.get_mut(number);
         slot.head.clear();
-        slot.head.extend_from_slice(head);
-        slot.head.extend_from_slice(body);
-        slot.begin(class.index() as u8, token, self.next_order, total as u32, 1, total as u32);
+        slot.head.extend_from_slice(message.head);
+        slot.head.extend_from_slice(&message.body);
+        slot.begin(message.class.index() as u8, message.token, self.next_order, total as u32, 1, total as u32);
         slot.next = 1;
         slot.transmitted = true;
         let header = Fragment {
@@ -172,18 +182,15 @@ impl Outgoing {
     }
 
     /// Accepts a message. `open`: the session is established; before that, all wait.
-    #[allow(clippy::too_many_arguments)]
     pub(crate) fn push(
         &mut self,
-        class: Class,
-        head: &[u8],
-        body: Payload,
-        token: u64,
+        message: Message<'_>,
         unscheduled: u32,
         open: bool,
         config: &EndpointConfig,
     ) -> Result<MessageId, SendError> {
-        let total = head.len() + body.len();
+        let total = message.len();
+        let Message { class, head, body, token } = message;
         let order = self.next_order;
         let index = class.index();
         if open && self.waiting[index].is_empty() && total <= self.fragment {
@@ -239,6 +246,12 @@ impl Outgoing {
     #[inline]
     pub(crate) fn most_urgent(&self) -> Option<usize> {
         if self.ready == 0 { None } else { Some(self.ready.trailing_zeros() as usize) }
+    }
+
+    /// Bytes of the messages held.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Whether no message is held.

@@ -156,6 +156,25 @@ fn a_full_queue_and_an_oversized_message_are_refused_and_harm_nothing() {
 }
 
 #[test]
+fn what_all_sessions_hold_for_sending_is_bounded() {
+    let config = EndpointConfig { send_bytes_total: 1 << 20, ..EndpointConfig::default() };
+    let mut world = World::new(15, link(5));
+    for name in ["a", "b", "c"] {
+        world.host(name, config.clone());
+    }
+    let sessions = [world.connect(0, 1).0, world.connect(0, 2).0];
+    let mut accepted = 0;
+    while world.send(0, sessions[accepted % 2], Class::Normal, vec![7; 100_000], 0).is_ok() {
+        accepted += 1;
+    }
+    assert_eq!(accepted, 10);
+    assert!(world.endpoint(0).send_bytes() <= 1 << 20);
+    world.pass(SECOND);
+    assert_eq!(world.endpoint(0).send_bytes(), 0);
+    assert_eq!(world.messages(1).len() + world.messages(2).len(), 10);
+}
+
+#[test]
 fn the_smaller_limit_of_both_sides_counts() {
     let mut world = World::new(8, link(5));
     world.host("a", EndpointConfig::default());

@@ -211,6 +211,7 @@ impl Run {
             let endpoint = self.world.endpoint(at);
             assert_eq!(endpoint.session_count(), 0, "sessions are left on host {at}");
             assert_eq!(endpoint.reassembly_bytes(), 0, "reassembly memory was not given back");
+            assert_eq!(endpoint.send_bytes(), 0, "send memory was not given back");
         }
     }
 }
