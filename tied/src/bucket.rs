@@ -12,7 +12,8 @@ use std::cell::Cell;
 pub struct Budget {
     /// Extra copies per thousand originals, in the long run.
     pub per_thousand: u32,
-    /// How many may be sent in one go after a quiet time. Also what a new bucket holds.
+    /// How many may be sent in one go after a quiet time. Also what a new bucket holds. A tied copy holds a token until it is known
+    /// to have been dropped, so this is also how many ties may be undecided at once.
     pub burst: u32,
 }
 
@@ -24,9 +25,9 @@ impl Budget {
 }
 
 impl Default for Budget {
-    /// One extra copy for ten originals, twenty at once.
+    /// One extra copy for ten originals, a hundred at once.
     fn default() -> Budget {
-        Budget { per_thousand: 100, burst: 20 }
+        Budget { per_thousand: 100, burst: 100 }
     }
 }
 

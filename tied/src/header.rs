@@ -320,11 +320,17 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], TieError> {
     Ok(*taken)
 }
 
-/// Are these the same place, as far as the wire can say it (an IPv6 scope does not travel)?
+/// Are these the same place, whichever way each is written?
 pub fn same_place(a: &Address, b: &Address) -> bool {
-    match (a, b) {
-        (Address::Inet(a), Address::Inet(b)) => a.ip() == b.ip() && a.port() == b.port(),
-        _ => a == b,
+    canonical(a) == canonical(b)
+}
+
+/// The one way to write an address that every server has for it: without an IPv6 scope, which is each machine's own, and without
+/// the IPv6 coat that a socket for both families puts on IPv4 addresses.
+pub fn canonical(address: &Address) -> Address {
+    match address {
+        Address::Inet(address) => Address::Inet((address.ip().to_canonical(), address.port()).into()),
+        local => *local,
     }
 }
 

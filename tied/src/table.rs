@@ -1,5 +1,5 @@
 //! A server's side of ties: which copies it holds, whom to tell when one starts, and what a cancel does. No network and no run queue in
-//! here: the hook in [`crate::server`] puts it beside a node, the tests put it into a queueing simulator.
+//! here: the hook in [`TieServer`](crate::TieServer) puts it beside a node, the tests put it into a queueing simulator.
 //!
 //! A copy is known by its tie id *and* its client's address, and a cancel names both. So a client can cancel only its own copies,
 //! even if it makes up ids or repeats another's. A cancel counts only if it comes from a replica that this server was told of, and
@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use tautline_net::clock::Time;
 use tautline_net::port::Address;
 
-use crate::header::{Control, MAX_COPIES, Mode, Outcome, TieHeader, TieId, same_place};
+use crate::header::{Control, MAX_COPIES, Mode, Outcome, TieHeader, TieId, canonical, same_place};
 use crate::tombstones::Tombstones;
 
 /// Bounds of a [`Table`].
@@ -365,16 +365,10 @@ impl<E: std::marker::Copy + Eq + Hash> Table<E> {
     }
 
     fn key(&self, id: TieId, client: Address) -> Key {
-        let client = match client {
-            Address::Inet(mut address) => {
-                if !self.config.match_client_port {
-                    address.set_port(0);
-                }
-                // An IPv6 scope is this machine's own, and the other server's cancel comes without.
-                Address::Inet((address.ip(), address.port()).into())
-            }
-            local => local,
-        };
+        let mut client = canonical(&client);
+        if let (Address::Inet(address), false) = (&mut client, self.config.match_client_port) {
+            address.set_port(0);
+        }
         Key { id, client }
     }
 }

@@ -253,6 +253,19 @@ fn behind_an_address_translator_clients_are_told_apart_by_host() {
 }
 
 #[test]
+fn a_client_is_the_same_however_a_socket_writes_its_address() {
+    let mut table = Table::new(config());
+    let mut queue = Fake::default();
+    queue.queued.insert(1);
+    // A socket for both families shows IPv4 clients in IPv6 form; the other server's does not.
+    table.admit(1, header(1, Mode::Cancel), Address::Inet("[::ffff:10.0.0.9]:5000".parse().unwrap()), at(0));
+    let client = Address::Inet("10.0.0.9:5000".parse().unwrap());
+    let cancel = Control::Cancel { id: TieId(77), mode: Mode::Cancel, from: 0, to: 1, client, sent_at: 0 };
+    table.cancel(&cancel, name("a"), at(1), &mut queue).unwrap();
+    assert!(queue.queued.is_empty());
+}
+
+#[test]
 fn of_three_copies_that_start_at_once_exactly_one_goes_on() {
     let names = [name("a"), name("b"), name("c")];
     let config = TableConfig { allowed: names.to_vec(), ..TableConfig::default() };

@@ -51,14 +51,14 @@ impl Default for WorldConfig {
     fn default() -> WorldConfig {
         WorldConfig {
             spread: Spread::Single,
-            servers: 40,
+            servers: 24,
             load: 0.5,
             delay: 0.0,
             stagger: 0.0,
             sizes: Sizes::Same,
             stops: false,
             budget: Budget::UNLIMITED,
-            calls: 25_000,
+            calls: 20_000,
             seed: 1,
         }
     }

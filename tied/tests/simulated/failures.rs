@@ -229,6 +229,26 @@ fn a_dropped_call_cancels_its_copies_wherever_they_are() {
 }
 
 #[test]
+fn the_copies_of_a_client_that_died_leave_nothing_at_the_servers() {
+    let mut world = ordered(2, Policy::Tied { mode: Mode::Cancel, stagger: Stagger::Fixed(100 * US), then_hedge: None });
+    let other = world.host("other", false);
+    let names = world.allowed.clone();
+    let theirs = tautline_tied::Replicas::over(&world.local(other), names, Policy::tied()).unwrap();
+    world.occupy(1, Duration::from_secs(20));
+    world.occupy(2, Duration::from_secs(20));
+    for _ in 0..10 {
+        world.call_by(other, &theirs, MS, TiedOptions::new());
+    }
+    world.run_for(5 * MS);
+    assert!(world.ties(1).copies + world.ties(2).copies >= 10);
+    world.kill(other);
+    world.run_for(Duration::from_secs(15));
+    assert_eq!((world.ties(1).copies, world.ties(2).copies), (0, 0), "kept for a client that is gone");
+    world.run_for(Duration::from_secs(10));
+    world.assert_at_rest();
+}
+
+#[test]
 fn sends_of_one_call_are_bounded_however_many_replicas_refuse_it() {
     for policy in [Policy::None, hedged(50 * MS), Policy::tied()] {
         let mut world = ordered(29, policy);

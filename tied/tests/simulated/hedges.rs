@@ -195,6 +195,30 @@ fn a_dead_replica_neither_drives_the_delay_up_nor_keeps_getting_calls() {
 }
 
 #[test]
+fn a_cluster_that_gets_slower_as_a_whole_is_not_hedged_more_for_long() {
+    let delay = Delay::Percentile(Percentile { least: US, ..Percentile::default() });
+    let estimator = tautline_tied::EstimatorConfig { window: 256, ..Default::default() };
+    let budget = Budget { per_thousand: 100, burst: 10 };
+    let config = Config { estimator, budget, ..Config::uniform(Policy::Hedged { delay }) };
+    let mut world = World::with(5, 3, link(10 * US), NodeConfig::default(), config);
+    let mut rng = fastrand::Rng::with_seed(2);
+    let mut hedges = Vec::new();
+    for phase in [1, 20, 20] {
+        (1..=3).for_each(|server| world.mood(server, Mood::Slow(phase)));
+        let before = world.replicas().metrics().class(Class::Normal).extra_copies();
+        for _ in 0..500 {
+            let work = Duration::from_secs_f64(-1e-3 * (1.0 - rng.f64()).ln());
+            let call = world.call(work, TiedOptions::new());
+            world.answered(call);
+            world.run_for(MS);
+        }
+        hedges.push(world.replicas().metrics().class(Class::Normal).extra_copies() - before);
+    }
+    assert!(hedges[1] <= 60, "the budget bounds the change: {hedges:?}");
+    assert!(hedges[2] <= 40, "all are slow and none is late, and yet hedged: {hedges:?}");
+}
+
+#[test]
 fn an_idle_time_forgets_nothing() {
     let delay = Delay::Percentile(Percentile { least: US, ..Percentile::default() });
     let mut world = ordered(2, Policy::Hedged { delay });
