@@ -9,6 +9,7 @@ use std::ops::{Deref, DerefMut};
 
 mod home;
 mod pool;
+mod slab;
 
 use home::Parts;
 pub use pool::{Pool, PoolConfig};

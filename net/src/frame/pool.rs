@@ -4,15 +4,13 @@
 //! which the owner takes whole when its own runs empty: it is never popped, so it has no ABA problem. A pool that is dropped
 //! closes that stack and hands its memory over to the frames that are still out: each counts itself off, and the last one frees.
 
-use std::alloc::{Layout, handle_alloc_error};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use super::Frame;
 use super::home::{Home, NO_OWNER, Parts};
-use crate::sync::primitive::{
-    AtomicU32, AtomicUsize, CachePadded, Ordering, UnsafeCell, alloc_zeroed, dealloc, exclusive, fence, ord, thread_token,
-};
+use super::slab::Slab;
+use crate::sync::primitive::{AtomicU32, AtomicUsize, CachePadded, Ordering, UnsafeCell, exclusive, fence, ord, thread_token};
 
 /// How many frames a pool has, and how large they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,47 +262,6 @@ impl Shared {
             count += 1;
         }
         count
-    }
-}
-
-/// Zeroed memory for frames, each on cache lines of its own, the first at the start of a page.
-struct Slab {
-    memory: NonNull<u8>,
-    layout: Layout,
-    first: NonNull<u8>,
-    stride: usize,
-}
-
-const LINE: usize = 64;
-const PAGE: usize = 4096;
-
-impl Slab {
-    fn new(frames: usize, frame_size: usize) -> Slab {
-        let stride = frame_size.max(1).checked_next_multiple_of(LINE);
-        let size = stride.and_then(|stride| stride.checked_mul(frames)).and_then(|size| size.checked_add(PAGE));
-        let layout = size.and_then(|size| Layout::from_size_align(size, align_of::<usize>()).ok());
-        let (Some(stride), Some(layout)) = (stride, layout) else {
-            panic!("{frames} frames of {frame_size} bytes do not fit into the address space");
-        };
-        // Aligned by hand: with the allocator's own alignment zeroed memory is written at once, without it only on use.
-        // SAFETY: the size is not zero.
-        let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-        // SAFETY: the offset is less than a page, which was added to the size.
-        let first = unsafe { memory.add(memory.align_offset(PAGE)) };
-        Slab { memory, layout, first, stride }
-    }
-
-    #[inline]
-    fn buffer(&self, index: u32) -> NonNull<u8> {
-        // SAFETY: frame numbers are below the count that the slab was made for.
-        unsafe { self.first.add(index as usize * self.stride) }
-    }
-}
-
-impl Drop for Slab {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
     }
 }
 
