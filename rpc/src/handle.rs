@@ -55,7 +55,7 @@ impl Handle {
     pub fn call(&self, peer: impl Into<Address>, method: Method, payload: impl Into<Payload>, options: CallOptions) -> RemoteCall {
         let slot = Arc::new(RemoteSlot::default());
         let command = Command::Call { peer: peer.into(), method, payload: payload.into(), options, slot: slot.clone() };
-        if let Err((_, refused)) = self.mail.command(command) {
+        if let Err(refused) = self.mail.command(command) {
             slot.complete(Err(match refused {
                 Refused::Full => CallError::Full(Limit::Inbox),
                 Refused::Stopped => CallError::Stopped { fate: Fate::NotSent },

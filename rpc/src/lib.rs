@@ -99,7 +99,7 @@ pub use node::{Node, Usage};
 pub use options::{CallOptions, Extension};
 pub use request::{Origin, Reply, Request};
 pub use service::{Answer, Service};
-pub use sleep::Sleep;
+pub use sleep::{Sleep, YieldNow};
 pub use status::{Code, Status};
 
 pub use tautline_net::class::Class;

@@ -25,7 +25,7 @@ use crate::mail::Mail;
 use crate::method::Method;
 use crate::metrics::Metrics;
 use crate::options::CallOptions;
-use crate::sleep::Sleep;
+use crate::sleep::{Sleep, YieldNow};
 
 /// What the node and its [`Local`]s share.
 pub(crate) struct Shared {
@@ -135,6 +135,11 @@ impl Local {
     pub fn sleep(&self, duration: Duration) -> Sleep {
         let now = self.shared.core.borrow_mut().read_clock();
         self.sleep_until(now + duration)
+    }
+
+    /// Lets the poll loop make a turn: packets, cancels and other tasks get in. For futures with much to compute.
+    pub fn yield_now(&self) -> YieldNow {
+        YieldNow { yielded: false }
     }
 
     /// Runs a future on the node's executor.

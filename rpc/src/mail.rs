@@ -38,12 +38,12 @@ impl Mail {
         self.slot.attach(action);
     }
 
-    /// Gives the command back if the node is gone or its inbox full; `Ok` means that the node will see it or has failed it.
-    pub(crate) fn command(&self, command: Command) -> Result<(), (Command, Refused)> {
+    /// Drops the command if the node is gone or its inbox full, and says so; `Ok` means that the node will see it or has failed it.
+    pub(crate) fn command(&self, command: Command) -> Result<(), Refused> {
         if self.closed.load(Ordering::SeqCst) {
-            return Err((command, Refused::Stopped));
+            return Err(Refused::Stopped);
         }
-        self.commands.push(command).map_err(|command| (command, Refused::Full))?;
+        self.commands.push(command).map_err(|_| Refused::Full)?;
         self.slot.wake();
         // The node may have gone between the look and the push: then it did not see the command, and nobody else will.
         if self.closed.load(Ordering::SeqCst) {

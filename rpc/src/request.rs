@@ -83,6 +83,16 @@ impl Request {
         self.token.get_or_init(|| CancelToken::with_deadline(self.deadline, self.clock.clone()))
     }
 
+    /// A point in long work where others may go first: on a worker thread, waiting requests of more urgent classes are served here and
+    /// now. `false` if the work is no longer wanted: stop then. Futures have [`Local::yield_now`](crate::Local::yield_now) for the former.
+    pub fn checkpoint(&self) -> bool {
+        if self.cancellation().is_cancelled() {
+            return false;
+        }
+        crate::server::workers::serve_above(self.class);
+        !self.cancellation().is_cancelled()
+    }
+
     /// Options for the handler's own calls: the same class, and a deadline not later than this request's.
     pub fn child_options(&self) -> CallOptions {
         CallOptions { class: self.class, expires: self.deadline(), ..CallOptions::default() }

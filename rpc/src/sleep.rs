@@ -111,3 +111,21 @@ impl Drop for Sleep {
         }
     }
 }
+
+/// The future of [`Local::yield_now`](crate::Local::yield_now).
+#[derive(Debug)]
+pub struct YieldNow {
+    pub(crate) yielded: bool,
+}
+
+impl Future for YieldNow {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if std::mem::replace(&mut self.yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}

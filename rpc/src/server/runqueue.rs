@@ -106,9 +106,9 @@ impl RunQueue {
         self.wake_one();
     }
 
-    /// The next ticket worth a try, most urgent class first.
-    fn next(&self) -> Option<Ticket> {
-        for class in Class::ALL {
+    /// The next ticket worth a try, most urgent class first, of the classes above `limit`.
+    fn next(&self, limit: usize) -> Option<Ticket> {
+        for class in Class::ALL.into_iter().take(limit) {
             while let Some(ticket) = self.queues[class.index()].pop() {
                 if !self.is_void(ticket, class) {
                     return Some(ticket);
@@ -145,7 +145,12 @@ impl RunQueue {
 
     /// Worker: a ticket, if there is one.
     pub(crate) fn search(&self) -> Option<Ticket> {
-        self.next()
+        self.next(Class::COUNT)
+    }
+
+    /// Worker, in the middle of a job of `class`: a ticket of a more urgent class, if there is one.
+    pub(crate) fn search_above(&self, class: Class) -> Option<Ticket> {
+        self.next(class.index())
     }
 
     /// Worker: has found work. If it was the last that looked, and there is more, another must.

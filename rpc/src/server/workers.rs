@@ -1,12 +1,14 @@
 //! Worker threads: each takes the most urgent entry, runs its handler, and tells the poller. With nothing to do it spins for a
 //! moment, because a parked thread takes tens of microseconds to wake, and then parks.
 
+use std::cell::RefCell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use tautline_net::class::Class;
 use tautline_net::clock::Clock;
 use tautline_net::sync::claim::Ticket;
 
@@ -54,7 +56,22 @@ impl Drop for Workers {
     }
 }
 
-fn run(queue: &RunQueue, index: usize, clock: &Clock, spin: Duration) {
+thread_local! {
+    /// The queue that this thread works for.
+    static EMPLOYER: RefCell<Option<(Arc<RunQueue>, Clock)>> = const { RefCell::new(None) };
+}
+
+/// Serves what is more urgent than `class`, if this thread is a worker. What is served here may come back for what is more urgent still,
+/// so the nesting ends with the classes.
+pub(crate) fn serve_above(class: Class) {
+    let Some((queue, clock)) = EMPLOYER.with(|employer| employer.borrow().clone()) else { return };
+    while let Some(ticket) = queue.search_above(class) {
+        serve(&queue, ticket, &clock);
+    }
+}
+
+fn run(queue: &Arc<RunQueue>, index: usize, clock: &Clock, spin: Duration) {
+    EMPLOYER.with(|employer| *employer.borrow_mut() = Some((queue.clone(), clock.clone())));
     queue.attach(index);
     queue.search_begins();
     while !queue.is_stopping() {

@@ -279,3 +279,34 @@ fn a_node_counts_each_call_once_by_method_and_class() {
         world.node(server).metrics().prometheus().contains("tautline_server_requests_total{method=\"test/Echo\",class=\"bulk\"} 3")
     );
 }
+
+#[test]
+fn a_future_that_computes_for_long_lets_the_loop_turn() {
+    let (mut world, server, client) = World::pair(NodeConfig::default());
+    let (local, clock, log) = (world.local(server), world.clock.clone(), Log::default());
+    let order = log.clone();
+    let compute = Service::future(move |_| {
+        let (local, clock, log) = (local.clone(), clock.clone(), order.clone());
+        async move {
+            for _ in 0..20 {
+                clock.advance_to(clock.now() + Duration::from_micros(20));
+                local.yield_now().await;
+            }
+            log.borrow_mut().push("computed".to_owned());
+            Ok(Reply::empty())
+        }
+    });
+    world.node(server).serve(SLOW, compute).unwrap();
+    let order = log.clone();
+    let short = Service::inline(move |_| {
+        order.borrow_mut().push("short".to_owned());
+        Ok(Reply::empty())
+    });
+    world.node(server).serve(ECHO, short).unwrap();
+    world.call(client, server, ECHO, "connect", CallOptions::new()).unwrap();
+    let (local, peer) = (world.local(client), world.peer(client, server));
+    let long = local.call(peer, SLOW, "x", CallOptions::new());
+    let short = local.call(peer, ECHO, "x", CallOptions::new());
+    assert!(world.finish(short).is_ok() && world.finish(long).is_ok());
+    assert_eq!(*log.borrow(), ["short", "short", "computed"]);
+}

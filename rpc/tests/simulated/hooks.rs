@@ -234,8 +234,9 @@ fn a_hooked_call_that_its_caller_cancels_is_finished_for_the_hook() {
 fn a_control_message_reaches_a_node_that_was_never_called() {
     let (mut world, _, client, _, _) = hooked();
     let third = world.add(NodeConfig::default());
-    let seen = Rc::new(RefCell::new(Vec::new()));
-    struct Listener(Rc<RefCell<Vec<(Address, Vec<u8>)>>>);
+    type Messages = Rc<RefCell<Vec<(Address, Vec<u8>)>>>;
+    let seen = Messages::default();
+    struct Listener(Messages);
     impl Hook for Listener {
         fn admit(&mut self, _: Entry, _: &[u8], _: Origin, _: &mut HookContext<'_>) -> Admit {
             Admit::Run

@@ -190,3 +190,46 @@ fn a_stopped_node_waits_for_its_workers_and_answers_what_they_did() {
     assert_eq!(&*node.block_on(running).unwrap(), b"wait");
     opener.join().unwrap();
 }
+
+#[test]
+fn a_long_handler_lets_more_urgent_ones_in_at_its_checkpoints_and_stops_when_it_is_cancelled() {
+    let urgent_ran = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::new(AtomicBool::new(false));
+    let started = Arc::new(AtomicBool::new(false));
+    let (urgent, stop, start) = (urgent_ran.clone(), stopped.clone(), started.clone());
+    // One worker: whatever is served while the long handler runs is served by it.
+    let server = Server::start("udp://127.0.0.1:0", Wait::Adaptive, 1, move |node| {
+        let work = Service::workers(move |request| {
+            if request.class() == Class::Interactive {
+                urgent.store(true, Ordering::SeqCst);
+                return Ok(Reply::empty());
+            }
+            start.store(true, Ordering::SeqCst);
+            while request.checkpoint() {
+                std::thread::yield_now();
+            }
+            stop.store(true, Ordering::SeqCst);
+            Ok(Reply::empty())
+        });
+        node.serve(WORK, work).unwrap();
+    });
+    let mut node = client();
+    let local = node.local();
+    let peer = local.peer(server.handle.address()).unwrap();
+    let long = local.call(peer, WORK, "long", CallOptions::new().class(Class::Bulk));
+    node.block_on(async {
+        while !started.load(Ordering::SeqCst) {
+            local.sleep(Duration::from_millis(1)).await;
+        }
+    });
+    let equal = local.call(peer, WORK, "equal", CallOptions::new().class(Class::Background));
+    assert!(node.block_on(local.call(peer, WORK, "urgent", CallOptions::new().class(Class::Interactive))).is_ok());
+    assert!(urgent_ran.load(Ordering::SeqCst) && !stopped.load(Ordering::SeqCst) && !equal.is_finished());
+    drop(long);
+    node.block_on(async {
+        while !stopped.load(Ordering::SeqCst) {
+            local.sleep(Duration::from_millis(1)).await;
+        }
+    });
+    drop(equal);
+}
