@@ -105,6 +105,8 @@ impl Pool {
 
     /// Takes up to `count` frames, appends them to `into`, and says how many.
     pub fn take_burst(&self, into: &mut Vec<Frame>, count: usize) -> usize {
+        // Nobody gets more than there are, whatever they ask for.
+        let count = count.min(self.capacity());
         into.reserve(count);
         // Written in place: a push would build each frame on the stack first, and the copy would wait for those writes.
         let places = into.spare_capacity_mut().iter_mut().take(count);
