@@ -34,10 +34,16 @@ impl TieServer {
     /// Installs ties at `node`. Only the replicas in `config.allowed` are told of starts, and only they are listened to: name them all
     /// (the node itself may be among them) by the addresses that clients use.
     pub fn install(node: &mut Node, config: TieServerConfig) -> Result<TieServer, ServeError> {
+        let (server, hook) = TieServer::detached(config);
+        node.hook(TAG, hook)?;
+        Ok(server)
+    }
+
+    /// Ties that are at no node yet: the hook is for [`Node::hook`] with [`TAG`], by itself or within another hook that watches it.
+    pub fn detached(config: TieServerConfig) -> (TieServer, TieHook) {
         let state = ServerState { table: Table::new(config), round_trip: Latency::new(), unsent: 0 };
         let server = TieServer { state: Rc::new(RefCell::new(state)) };
-        node.hook(TAG, TieHook { server: server.clone() })?;
-        Ok(server)
+        (server.clone(), TieHook { server })
     }
 
     /// Allows one more replica.
@@ -63,8 +69,9 @@ impl TieServer {
     }
 }
 
+/// What a node calls when tied copies arrive, start and end; see [`TieServer::detached`].
 #[derive(Debug)]
-struct TieHook {
+pub struct TieHook {
     server: TieServer,
 }
 
