@@ -117,8 +117,8 @@ impl Node {
 impl Core {
     /// Starts an entry of the poller's own; `None` if it has expired, or is a future and there is no room for one.
     pub(super) fn start_own(&mut self, ticket: Ticket, job: Job, room: bool) -> Option<Started> {
-        // The last handler may have taken long: the turn's time is too old to judge a deadline by.
-        let at = if job.request.deadline == Time::NEVER { self.now } else { self.read_clock() };
+        // The last handler may have taken long: the turn's time is too old to judge a deadline by, or to tell a hook.
+        let at = if job.request.deadline == Time::NEVER && !job.announce { self.now } else { self.read_clock() };
         let class = job.request.class;
         self.server.pools[class.index()].observe(at.nanos_since(job.arrived), 1);
         if job.request.deadline <= at {
