@@ -11,7 +11,7 @@ use tautline_net::clock::{Clock, Time};
 const TRIES: usize = 50;
 
 /// One moment on both clocks, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Anchor {
     /// The process's own clock.
     pub own: u64,

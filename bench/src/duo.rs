@@ -85,10 +85,20 @@ impl Duo {
 
     /// Runs `client` while the partner serves `stage`.
     pub fn during<T>(&mut self, stage: usize, client: impl FnOnce() -> Result<T, BenchError>) -> Result<T, BenchError> {
-        self.switch(stage)?;
+        self.enter(stage)?;
         let result = client();
-        self.switch(IDLE)?;
+        self.leave()?;
         result
+    }
+
+    /// Has the partner serve `stage`, and returns once it does.
+    pub fn enter(&mut self, stage: usize) -> Result<(), BenchError> {
+        self.switch(stage)
+    }
+
+    /// Has the partner stop serving, and returns once it sleeps.
+    pub fn leave(&mut self) -> Result<(), BenchError> {
+        self.switch(IDLE)
     }
 
     /// Asks for a stage and waits until the partner is there.

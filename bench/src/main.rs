@@ -22,7 +22,8 @@ fn main() -> ExitCode {
     };
     let (common, result) = command::run(cli.command);
     match result {
-        Ok(report) => {
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(report)) => {
             if common.json {
                 println!("{}", report.json());
             } else {

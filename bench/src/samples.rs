@@ -40,6 +40,11 @@ impl Samples {
         self.nanos.get(rank.max(1) - 1).copied()
     }
 
+    /// Each sample halved: one way of a round trip.
+    pub fn halved(&self) -> Samples {
+        self.nanos.iter().map(|nanos| nanos / 2).collect()
+    }
+
     /// The largest.
     pub fn max(&self) -> Option<u64> {
         self.nanos.iter().copied().max()
