@@ -1,5 +1,6 @@
 use std::collections::HashSet;
 
+use proptest::prelude::*;
 use tautline_net::port::LocalName;
 
 use super::*;
@@ -284,4 +285,113 @@ fn of_three_copies_that_start_at_once_exactly_one_goes_on() {
     }
     let stopped: Vec<usize> = servers.iter().map(|(_, queue)| queue.stopped.len()).collect();
     assert_eq!(stopped, [0, 1, 1], "and none is stopped twice");
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Arrive {
+        id: u8,
+        client: u8,
+        rank: u8,
+        mode: Mode,
+    },
+    Start(prop::sample::Index),
+    /// A worker took it, and the word of it is still on the way.
+    Claim(prop::sample::Index),
+    Finish(prop::sample::Index),
+    Cancel {
+        id: u8,
+        client: u8,
+        from: u8,
+        to: u8,
+        mode: Mode,
+        sender: u8,
+    },
+    Wait(u16),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let mode = || prop_oneof![Just(Mode::Cancel), Just(Mode::Demote)];
+    prop_oneof![
+        (0u8..4, 0u8..2, 0u8..3, mode()).prop_map(|(id, client, rank, mode)| Event::Arrive { id, client, rank, mode }),
+        any::<prop::sample::Index>().prop_map(Event::Start),
+        any::<prop::sample::Index>().prop_map(Event::Claim),
+        any::<prop::sample::Index>().prop_map(Event::Finish),
+        (0u8..4, 0u8..2, 0u8..4, 0u8..4, mode(), 0u8..4).prop_map(|(id, client, from, to, mode, sender)| Event::Cancel {
+            id,
+            client,
+            from,
+            to,
+            mode,
+            sender
+        }),
+        (0u16..400).prop_map(Event::Wait),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn in_any_order_of_events_the_table_is_bounded_and_stops_only_what_started_once(
+        events in prop::collection::vec(event(), 0..120),
+    ) {
+        // This server is `b`; it may be of any rank, and `z` is a stranger.
+        let names = [name("a"), name("b"), name("c"), name("z")];
+        let allowed = names[..3].to_vec();
+        let life = Duration::from_micros(500);
+        let mut table = Table::new(TableConfig { allowed, copies: 5, tombstones: 4, tombstone_life: life, ..TableConfig::default() });
+        let mut queue = Fake::default();
+        let mut told = HashSet::new();
+        let (mut next, mut now) = (0u32, at(0));
+        for event in events {
+            let running: Vec<u32> = queue.running.iter().copied().collect();
+            let queued: Vec<u32> = queue.queued.iter().copied().collect();
+            match event {
+                Event::Arrive { id, client, rank, mode } => {
+                    let copies = [names[0], names[1], names[2]].into_iter().collect();
+                    let header = TieHeader { id: TieId(id.into()), mode, rank, copies };
+                    let client = name(&format!("client{client}"));
+                    if table.admit(next, header, client, now) != Admission::Drop {
+                        queue.queued.insert(next);
+                    }
+                    next += 1;
+                }
+                Event::Claim(index) if !queued.is_empty() => {
+                    let entry = queued[index.index(queued.len())];
+                    queue.queued.remove(&entry);
+                    queue.running.insert(entry);
+                }
+                Event::Start(index) if !running.is_empty() => {
+                    let entry = running[index.index(running.len())];
+                    let messages = table.started(entry, now);
+                    prop_assert!(messages.is_empty() || told.insert(entry), "told twice");
+                    prop_assert!(messages.iter().all(|(to, _)| *to != names[3]));
+                }
+                Event::Finish(index) if !running.is_empty() => {
+                    let entry = running[index.index(running.len())];
+                    queue.running.remove(&entry);
+                    table.finished(entry, now);
+                }
+                Event::Cancel { id, client, from, to, mode, sender } => {
+                    let client = name(&format!("client{client}"));
+                    let cancel = Control::Cancel { id: TieId(id.into()), mode, from, to, client, sent_at: 0 };
+                    let stopped = queue.stopped.len();
+                    let answer = table.cancel(&cancel, names[usize::from(sender)], now, &mut queue);
+                    prop_assert!(answer.is_none() || sender < 3, "a stranger was answered");
+                    if queue.stopped.len() > stopped {
+                        prop_assert!(from < to && sender == from, "stopped by a copy that it outranks, or by another server");
+                    }
+                }
+                Event::Wait(micros) => now += Duration::from_micros(micros.into()),
+                _ => {}
+            }
+            prop_assert!(table.copies.len() <= 5 && table.tombstones().0 <= 4);
+            prop_assert_eq!(table.copies.len(), table.entries.len());
+            for (key, entry) in &table.entries {
+                prop_assert_eq!(table.copies.get(entry).map(|copy| copy.key), Some(*key));
+                prop_assert!(queue.queued.contains(entry) || queue.running.contains(entry), "kept after its end");
+            }
+            let once: HashSet<u32> = queue.stopped.iter().copied().collect();
+            prop_assert_eq!(once.len(), queue.stopped.len(), "stopped twice");
+        }
+    }
 }
