@@ -74,7 +74,7 @@ impl World {
         host.starts += 1;
         let seed = self.seed.wrapping_mul(1_000_003).wrapping_add(at as u64 * 1_009 + host.starts);
         let config = EndpointConfig { seed: Some(seed), ..host.config.clone() };
-        let port = self.network.port_with(&host.name, host.port.clone()).unwrap();
+        let port = self.network.port_with(&host.name, host.port).unwrap();
         host.endpoint = Some(Endpoint::new(Box::new(port), config, self.clock.now()));
     }
 
