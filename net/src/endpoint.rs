@@ -1,7 +1,7 @@
 //! An endpoint: a port, its sessions and their timers. Its owner calls `poll`, takes the events, sends, and calls `flush`.
 //!
-//! One idea a file: what happens on arrival is in [`arrive`], how sessions are accepted in [`accept`], what leaves next in [`depart`], which incoming
-//! messages are granted more in [`grants`], and the sessions' places in [`table`].
+//! One idea a file: what happens on arrival is in `arrive`, how sessions are accepted in `accept`, what leaves next in `depart`, which incoming
+//! messages are granted more in `grants`, and the sessions' places in `table`.
 
 mod accept;
 mod arrive;

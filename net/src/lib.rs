@@ -1,7 +1,7 @@
 //! Packets to reliable messages, over any port.
 //!
 //! The rooms of this crate, from the wire up: [`frame`] holds packets, a [`port`] moves them, [`wire`] is their format,
-//! [`session`] the protocol (no sockets and no clock inside), and [`endpoint`] puts a port, its sessions and their timers together.
+//! `session` the protocol (no sockets and no clock inside), and [`endpoint`] puts a port, its sessions and their timers together.
 //! [`sync`] has the lock-free pieces and [`clock`] the time.
 #![cfg_attr(not(tautline_loom), warn(missing_docs))]
 
