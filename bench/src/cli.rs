@@ -135,7 +135,7 @@ impl PortKind {
 
 fn share(text: &str) -> Result<f64, String> {
     match text.parse() {
-        Ok(share) if 0.01 <= share && share <= 0.95 => Ok(share),
+        Ok(share) if (0.01..=0.95).contains(&share) => Ok(share),
         _ => Err("write a share between 0.01 and 0.95".to_owned()),
     }
 }

@@ -1,0 +1,246 @@
+//! The reading client: random chunks at random moments of a set rate, each verified.
+//!
+//! Reads are due at moments fixed in advance, and a read's latency counts from there: while the replicas are slow, the client goes on
+//! asking.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use tautline_rpc::{CallOptions, Class, Local, Node, Peer};
+use tautline_tied::{Choice, Delay, Mode, Percentile, Policy, Replicas, Stagger, TiedOptions};
+
+use crate::files::Index;
+use crate::server::{READ, STATS, Stats};
+use crate::sort::Sorts;
+use crate::table::{Outcome, table};
+use crate::{Failure, PolicyName, Progress, Read};
+
+/// Reads before the measured ones, so that sessions are open and delays are known.
+const WARM_UP: Duration = Duration::from_secs(1);
+/// A read that takes longer is an error.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// Input of each sort, in bytes.
+const SORT_INPUT: u64 = 128 << 20;
+
+/// Reads for as long as asked, and reports.
+pub(crate) fn run(args: &Read) -> Result<(), Failure> {
+    let index = Rc::new(Index::read(&args.dir)?);
+    let stopped = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stopped))?;
+    }
+    let mut sorts = None;
+    if args.sort > 0 {
+        let started = Sorts::start(&args.dir, args.sort.into(), SORT_INPUT);
+        sorts = Some(started.map_err(|error| format!("starting the sorts in {} failed: {error}", args.dir.display()))?);
+    }
+    let mut node = Node::builder("udp://0.0.0.0:0").build()?;
+    let local = node.local();
+    let replicas = Replicas::builder()
+        .replicas(args.replicas.iter().map(|replica| replica.address))
+        .policy(policy(args.policy))
+        // At random for every policy, so that they differ in nothing but the copies.
+        .choice(Choice::Random)
+        .build(&local)?;
+    let client = Client { local, replicas, index, tally: Rc::new(RefCell::new(Tally::new()?)) };
+    let outcome = node.block_on(client.measure(args, &stopped, &mut sorts))?;
+    drop(sorts);
+
+    if let Some(path) = &args.json {
+        let json = serde_json::to_string_pretty(&outcome)?;
+        std::fs::write(path, json + "\n").map_err(|error| format!("writing {} failed: {error}", path.display()))?;
+    } else {
+        print!("{}", table(std::slice::from_ref(&outcome)));
+    }
+    if stopped.load(Ordering::Relaxed) {
+        return Err("stopped by a signal".into());
+    }
+    match client.tally.borrow().first_error.as_deref() {
+        Some(error) => {
+            Err(format!("{} of {} reads failed; the first: {error}", outcome.errors, outcome.reads + outcome.errors).into())
+        }
+        None => Ok(()),
+    }
+}
+
+fn policy(name: PolicyName) -> Policy {
+    let p95 = Delay::Percentile(Percentile::default());
+    match name {
+        PolicyName::None => Policy::None,
+        PolicyName::Hedged => Policy::Hedged { delay: p95 },
+        PolicyName::Tied => Policy::Tied { mode: Mode::Cancel, stagger: Stagger::Auto, then_hedge: Some(p95) },
+    }
+}
+
+#[derive(Clone)]
+struct Client {
+    local: Local,
+    replicas: Replicas,
+    index: Rc<Index>,
+    tally: Rc<RefCell<Tally>>,
+}
+
+/// What the reads so far gave.
+struct Tally {
+    /// Nanoseconds, of the measured reads.
+    latency: Histogram<u64>,
+    made: u64,
+    ended: u64,
+    errors: u64,
+    first_error: Option<String>,
+}
+
+impl Tally {
+    fn new() -> Result<Tally, Failure> {
+        // No upper bound: the histogram grows with what it is given.
+        Ok(Tally { latency: Histogram::new(3)?, made: 0, ended: 0, errors: 0, first_error: None })
+    }
+
+    fn fail(&mut self, error: String) {
+        self.errors += 1;
+        self.first_error.get_or_insert(error);
+    }
+
+    fn ms(&self, share: f64) -> f64 {
+        self.latency.value_at_quantile(share) as f64 / 1e6
+    }
+}
+
+impl Client {
+    async fn measure(&self, args: &Read, stopped: &AtomicBool, sorts: &mut Option<Sorts>) -> Result<Outcome, Failure> {
+        let peers: Vec<Peer> = args.replicas.iter().map(|replica| self.local.peer(replica.address)).collect::<Result<_, _>>()?;
+        let before = self.stats(&peers).await?;
+        let mut random = fastrand::Rng::with_seed(args.seed);
+        let mut progress = Progress::new();
+        let name =
+            if args.sort > 0 { format!("{}, {} sorts", args.policy.name(), args.sort) } else { args.policy.name().to_owned() };
+
+        let start = self.local.now() + WARM_UP;
+        let end = start + Duration::from_secs(args.seconds);
+        let mut due = self.local.now();
+        loop {
+            // Exponential gaps: 1 - u lies in (0, 1].
+            due += Duration::from_secs_f64(-(1.0 - random.f64()).ln() / args.rate);
+            if due >= end || stopped.load(Ordering::Relaxed) {
+                break;
+            }
+            self.local.sleep_until(due).await;
+            let (chunk, client) = (random.u32(..self.index.chunks()), self.clone());
+            self.tally.borrow_mut().made += 1;
+            self.local.spawn(async move {
+                let read = client.read(chunk).await;
+                let latency = client.local.now().nanos_since(due);
+                client.tell(read, (due >= start).then_some(latency));
+            })?;
+            if let Some(error) = sorts.as_mut().and_then(Sorts::failure) {
+                return Err(format!("a sort failed: {error}").into());
+            }
+            progress.show(|| {
+                let tally = self.tally.borrow();
+                let seconds = self.local.now().since(start).as_secs();
+                format!(
+                    "{name}: {seconds} of {} s, {} reads, p50 {:.2} ms, p99 {:.2} ms, {} errors",
+                    args.seconds,
+                    tally.ended,
+                    tally.ms(0.5),
+                    tally.ms(0.99),
+                    tally.errors
+                )
+            });
+        }
+        // Every read ends, by its deadline if by nothing else.
+        while self.tally.borrow().ended < self.tally.borrow().made {
+            self.local.sleep(Duration::from_millis(5)).await;
+        }
+        // Losers that were at the disk come to their end, and are counted.
+        self.local.sleep(Duration::from_millis(50)).await;
+        let after = self.stats(&peers).await?;
+        let outcome = self.outcome(args, &before, &after);
+        progress.end(&format!(
+            "{name}: {} reads in {} s, p50 {:.2} ms, p99.9 {:.2} ms, {} errors{}",
+            outcome.reads,
+            args.seconds,
+            outcome.p50_ms,
+            outcome.p999_ms,
+            outcome.errors,
+            sorts.as_ref().map_or(String::new(), |sorts| format!(", {} sorts completed", sorts.finished()))
+        ));
+        Ok(outcome)
+    }
+
+    /// One read, verified.
+    async fn read(&self, chunk: u32) -> Result<(), String> {
+        let options = TiedOptions::new().class(Class::Interactive).deadline(DEADLINE);
+        let answer = self.replicas.call(READ, chunk.to_le_bytes().to_vec(), &options).await.map_err(|error| error.to_string())?;
+        if self.index.verify(chunk, &answer.payload) {
+            Ok(())
+        } else {
+            Err(format!("chunk {chunk} from replica {} does not match its checksum", answer.replica))
+        }
+    }
+
+    fn tell(&self, read: Result<(), String>, latency: Option<u64>) {
+        let mut tally = self.tally.borrow_mut();
+        tally.ended += 1;
+        match (read, latency) {
+            (Ok(()), None) => {}
+            // `saturating_record` would not grow the histogram.
+            (Ok(()), Some(nanos)) => {
+                if let Err(error) = tally.latency.record(nanos) {
+                    tally.fail(error.to_string());
+                }
+            }
+            (Err(error), _) => tally.fail(error),
+        }
+    }
+
+    async fn stats(&self, peers: &[Peer]) -> Result<Vec<Stats>, Failure> {
+        let mut all = Vec::with_capacity(peers.len());
+        for peer in peers {
+            let reply = self.local.call(*peer, STATS, Vec::new(), CallOptions::new().deadline(DEADLINE)).await;
+            let reply = reply.map_err(|error| format!("{}: {error}: does the replica run?", peer.address()))?;
+            all.push(serde_json::from_slice(&reply)?);
+        }
+        Ok(all)
+    }
+
+    fn outcome(&self, args: &Read, before: &[Stats], after: &[Stats]) -> Outcome {
+        let tally = self.tally.borrow();
+        let metrics = self.replicas.metrics();
+        let class = metrics.class(Class::Interactive);
+        let disk_reads = after.iter().map(|stats| stats.reads).sum::<u64>() - before.iter().map(|stats| stats.reads).sum::<u64>();
+        let beyond = disk_reads.saturating_sub(tally.made - tally.errors);
+        let percent = |part: u64| part as f64 * 100.0 / (tally.made as f64).max(1.0);
+        // Of three medians the middle one, weighted by how many cancels each stands for.
+        let mut medians: Vec<(f64, u64)> =
+            after.iter().zip(before).map(|(after, before)| (after.cancel_us, after.cancels - before.cancels)).collect();
+        medians.retain(|(_, count)| *count > 0);
+        medians.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let half = medians.iter().map(|(_, count)| count).sum::<u64>().div_ceil(2);
+        let mut seen = 0;
+        let middle = medians.iter().find(|(_, count)| {
+            seen += count;
+            seen >= half
+        });
+        Outcome {
+            policy: args.policy.name().to_owned(),
+            sorts: args.sort.into(),
+            rate: args.rate,
+            reads: tally.latency.len(),
+            errors: tally.errors,
+            p50_ms: tally.ms(0.5),
+            p90_ms: tally.ms(0.9),
+            p99_ms: tally.ms(0.99),
+            p999_ms: tally.ms(0.999),
+            extra_requests: percent(class.extra_copies()),
+            extra_disk_reads: percent(beyond),
+            double_starts: beyond,
+            cancel_us: middle.map(|(us, _)| *us),
+        }
+    }
+}

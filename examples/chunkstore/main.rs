@@ -1,0 +1,264 @@
+//! A replicated read service: three servers each hold a copy of the same files, and a client reads random 64 KiB chunks at a set rate
+//! with no copies, hedged or tied. `scripts/demo` runs it all; by hand:
+//!
+//!     chunkstore make  --dir data
+//!     chunkstore serve --dir data --replica 0 --replicas udp://127.0.0.1:7000,udp://127.0.0.1:7001,udp://127.0.0.1:7002
+//!     ... likewise replicas 1 and 2 ...
+//!     chunkstore read  --dir data --replicas ... --policy tied --sort 2
+#![forbid(unsafe_code)]
+
+mod client;
+mod files;
+mod server;
+mod sort;
+mod table;
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tautline_net::port::PortUrl;
+
+/// Any of the ways this program fails, already a sentence.
+type Failure = Box<dyn std::error::Error>;
+
+/// A replicated chunk store, read with no copies, hedged or tied.
+#[derive(Debug, Parser)]
+#[command(name = "chunkstore", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Write the files: a copy for each replica, and the index of checksums.
+    Make(Make),
+    /// Serve one replica until stopped (Ctrl-C).
+    Serve(Serve),
+    /// Read random chunks at a set rate, verify each, and report the latency.
+    Read(Read),
+    /// Print results that `read --json` wrote, as a table.
+    Table {
+        /// The result files.
+        #[arg(required = true)]
+        results: Vec<PathBuf>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Make {
+    /// Where the store goes: a directory on a real disk.
+    #[arg(long)]
+    dir: PathBuf,
+    /// How many copies.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
+    replicas: u8,
+    /// Size of one copy, like 256M or 2G.
+    #[arg(long, default_value = "256M", value_parser = size)]
+    size: u64,
+    /// Seed of the content.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Debug, Args)]
+struct Serve {
+    /// The store.
+    #[arg(long)]
+    dir: PathBuf,
+    /// Which of the replicas this is, from 0.
+    #[arg(long)]
+    replica: usize,
+    /// Every replica's URL, in order, separated by commas: ties are exchanged with these and with nobody else.
+    #[arg(long, value_delimiter = ',', required = true)]
+    replicas: Vec<PortUrl>,
+    /// Threads that read: as many reads are at the disk at once.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    workers: u8,
+    /// Say nothing but errors.
+    #[arg(long)]
+    quiet: bool,
+    /// A file to write once the server answers.
+    #[arg(long)]
+    ready: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct Read {
+    /// The store: its index says how many chunks there are, and what each must contain.
+    #[arg(long)]
+    dir: PathBuf,
+    /// Every replica's URL, separated by commas.
+    #[arg(long, value_delimiter = ',', required = true)]
+    replicas: Vec<PortUrl>,
+    /// Whether and how a read gets a second copy.
+    #[arg(long, value_enum, default_value_t = PolicyName::Tied)]
+    policy: PolicyName,
+    /// Reads a second, on average (arrivals are random).
+    #[arg(long, default_value_t = 400.0, value_parser = rate)]
+    rate: f64,
+    /// How long to read, after a second of warm-up.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+    /// External sorts that run at the same time, on the same disk.
+    #[arg(long, value_name = "COUNT", default_value_t = 0, default_missing_value = "2", num_args = 0..=1)]
+    sort: u8,
+    /// Seed of the arrivals and of the chunks that are read.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Write the result to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PolicyName {
+    /// One copy.
+    None,
+    /// A second copy when there is no answer after the p95.
+    Hedged,
+    /// A second copy almost at once; the server that starts first has the other's dropped. Should the started one stall, a hedge
+    /// follows at the p95.
+    Tied,
+}
+
+impl PolicyName {
+    fn name(self) -> &'static str {
+        match self {
+            PolicyName::None => "none",
+            PolicyName::Hedged => "hedged",
+            PolicyName::Tied => "tied",
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let code = if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+            // Nothing is left to do if the terminal is gone.
+            let _ = error.print();
+            return code;
+        }
+    };
+    // What the library warns of, to standard error.
+    tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::WARN).with_writer(std::io::stderr).init();
+    let done = match cli.command {
+        Command::Make(args) => make(&args),
+        Command::Serve(args) => server::run(&args),
+        Command::Read(args) => client::run(&args),
+        Command::Table { results } => print_table(&results),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("chunkstore: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn make(args: &Make) -> Result<(), Failure> {
+    let chunks = u32::try_from(args.size / files::CHUNK as u64).map_err(|_| "the size is above 256 TiB")?;
+    if chunks == 0 {
+        return Err("the size is less than one chunk of 64 KiB".into());
+    }
+    let (started, mut progress) = (Instant::now(), Progress::new());
+    files::make(&args.dir, args.replicas.into(), chunks, args.seed, |done| {
+        progress.show(|| {
+            format!("making {} copies of {chunks} chunks: {} %", args.replicas, u64::from(done) * 100 / u64::from(chunks))
+        });
+    })?;
+    progress.end(&format!(
+        "made {} copies of {chunks} chunks of 64 KiB in {} in {:.1} s",
+        args.replicas,
+        args.dir.display(),
+        started.elapsed().as_secs_f64()
+    ));
+    Ok(())
+}
+
+fn print_table(results: &[PathBuf]) -> Result<(), Failure> {
+    let read = |path: &Path| -> Result<table::Outcome, Failure> {
+        let text = std::fs::read_to_string(path).map_err(|error| format!("reading {} failed: {error}", path.display()))?;
+        Ok(serde_json::from_str(&text).map_err(|error| format!("{} is not a result of `read --json`: {error}", path.display()))?)
+    };
+    let outcomes = results.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
+    print!("{}", table::table(&outcomes));
+    Ok(())
+}
+
+/// A line on the terminal that is rewritten in place; in a log, a line now and then.
+struct Progress {
+    terminal: bool,
+    next: Instant,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        Progress { terminal: std::io::stderr().is_terminal(), next: Instant::now() }
+    }
+
+    /// Shows a line if it is time for one.
+    fn show(&mut self, line: impl FnOnce() -> String) {
+        let now = Instant::now();
+        if now < self.next {
+            return;
+        }
+        self.next = now + if self.terminal { Duration::from_millis(250) } else { Duration::from_secs(5) };
+        if self.terminal {
+            eprint!("\r\x1b[K{}", line());
+            let _ = std::io::stderr().flush();
+        } else {
+            eprintln!("{}", line());
+        }
+    }
+
+    /// Replaces the line by a last one.
+    fn end(&self, line: &str) {
+        if self.terminal {
+            eprint!("\r\x1b[K");
+        }
+        eprintln!("{line}");
+    }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, 'K' | 'k')) => (&text[..at], 1 << 10),
+        Some((at, 'M' | 'm')) => (&text[..at], 1 << 20),
+        Some((at, 'G' | 'g')) => (&text[..at], 1 << 30),
+        _ => (text, 1),
+    };
+    let number: u64 = digits.parse().map_err(|_| "write a size like 256M or 2G".to_owned())?;
+    number.checked_mul(unit).ok_or_else(|| "the size is too large".to_owned())
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(rate) if (1.0..=1e6).contains(&rate) => Ok(rate),
+        _ => Err("write reads a second between 1 and 1000000".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!((size("64K"), size("256M"), size("2g"), size("7")), (Ok(65_536), Ok(256 << 20), Ok(2 << 30), Ok(7)));
+        assert!(size("").is_err() && size("M").is_err() && size("1T").is_err() && size("99999999999999G").is_err());
+    }
+}

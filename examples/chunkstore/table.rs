@@ -1,0 +1,119 @@
+//! One run's outcome, and the table of several: the paper's Table 2 in small.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+/// What one run of `chunkstore read` measured. Times are from the moment a read was due, not from when it was sent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    /// none, hedged or tied.
+    pub(crate) policy: String,
+    /// How many sorts ran beside it.
+    pub(crate) sorts: usize,
+    /// Reads a second asked for.
+    pub(crate) rate: f64,
+    /// Reads that came back verified.
+    pub(crate) reads: u64,
+    /// Reads that ended in an error.
+    pub(crate) errors: u64,
+    /// Milliseconds.
+    pub(crate) p50_ms: f64,
+    /// Milliseconds.
+    pub(crate) p90_ms: f64,
+    /// Milliseconds.
+    pub(crate) p99_ms: f64,
+    /// Milliseconds.
+    pub(crate) p999_ms: f64,
+    /// Copies sent beyond one a read, in percent of the reads.
+    pub(crate) extra_requests: f64,
+    /// Disk reads beyond one a read, counted by the servers, in percent of the reads.
+    pub(crate) extra_disk_reads: f64,
+    /// Reads that two replicas started.
+    pub(crate) double_starts: u64,
+    /// From a replica's start to the flip of the queued copy elsewhere, the median in microseconds; `None` where nothing was cancelled.
+    pub(crate) cancel_us: Option<f64>,
+}
+
+/// The table of `outcomes`, in the order given, idle ones first.
+pub(crate) fn table(outcomes: &[Outcome]) -> String {
+    let mut out = String::new();
+    let mut rows: Vec<&Outcome> = outcomes.iter().collect();
+    rows.sort_by_key(|outcome| outcome.sorts);
+    let head = ["", "policy", "reads", "p50", "p90", "p99", "p99.9", "extra", "extra disk", "double", "cancel"];
+    let unit = ["", "", "", "ms", "ms", "ms", "ms", "requests", "reads", "starts", "us, p50"];
+    for line in [head, unit] {
+        write_line(&mut out, &line.map(str::to_owned));
+    }
+    for o in rows {
+        write_line(
+            &mut out,
+            &[
+                if o.sorts == 0 { "idle".to_owned() } else { "sort".to_owned() },
+                o.policy.clone(),
+                o.reads.to_string(),
+                format!("{:.2}", o.p50_ms),
+                format!("{:.2}", o.p90_ms),
+                format!("{:.2}", o.p99_ms),
+                format!("{:.2}", o.p999_ms),
+                format!("{:.1} %", o.extra_requests),
+                format!("{:.1} %", o.extra_disk_reads),
+                o.double_starts.to_string(),
+                o.cancel_us.map_or("-".to_owned(), |us| format!("{us:.0}")),
+            ],
+        );
+    }
+    out
+}
+
+fn write_line(out: &mut String, cells: &[String; 11]) {
+    const WIDTHS: [usize; 11] = [5, 7, 7, 8, 8, 8, 8, 9, 11, 7, 8];
+    for (n, (cell, width)) in cells.iter().zip(WIDTHS).enumerate() {
+        // Words to the left, numbers to the right; a string takes whatever is written to it.
+        let _ = if n < 2 { write!(out, "{cell:<width$}") } else { write!(out, "{cell:>width$}") };
+    }
+    while out.ends_with(' ') {
+        out.pop();
+    }
+    out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(policy: &str, sorts: usize, cancel_us: Option<f64>) -> Outcome {
+        Outcome {
+            policy: policy.to_owned(),
+            sorts,
+            rate: 100.0,
+            reads: 1000,
+            errors: 0,
+            p50_ms: 0.5,
+            p90_ms: 1.0,
+            p99_ms: 2.25,
+            p999_ms: 31.0,
+            extra_requests: 4.94,
+            extra_disk_reads: 0.31,
+            double_starts: 3,
+            cancel_us,
+        }
+    }
+
+    #[test]
+    fn idle_rows_come_first_and_columns_line_up() {
+        let text = table(&[outcome("none", 2, None), outcome("tied", 0, Some(14.6))]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 4, "{text}");
+        assert!(lines[2].starts_with("idle tied") && lines[3].starts_with("sort none"), "{text}");
+        assert!(lines[2].ends_with("15") && lines[3].ends_with('-'), "{text}");
+        assert_eq!(lines[2].find("31.00"), lines[3].find("31.00"));
+    }
+
+    #[test]
+    fn an_outcome_survives_json() {
+        let json = serde_json::to_string(&outcome("hedged", 0, None)).unwrap();
+        let back: Outcome = serde_json::from_str(&json).unwrap();
+        assert_eq!((back.policy.as_str(), back.cancel_us), ("hedged", None));
+    }
+}
