@@ -144,7 +144,7 @@ impl Node {
     /// When [`poll`](Node::poll) must be called next, if no packet comes before; a time that has passed if there is work now.
     pub fn next_timeout(&self) -> Option<Time> {
         let core = self.shared.core.borrow();
-        if core.server.has_runnable() || !self.shared.mail.is_empty() || !core.hook_notes.is_empty() {
+        if core.server.own.has_runnable() || !self.shared.mail.is_empty() || !core.hook_notes.is_empty() {
             return Some(core.now);
         }
         core.next_timeout()

@@ -1,28 +1,31 @@
 //! The serving side: from a request's arrival to its reply.
 //!
-//! [`dispatch`] reads a request and decides, [`runqueue`] is what poller and workers share, [`workers`] run handlers elsewhere, [`entries`]
+//! [`dispatch`] reads a request and decides, [`runqueue`] is what poller and workers share, [`workers`] run handlers elsewhere,
+//! [`own`] is what the poller runs itself, [`entries`]
 //! is the poller's own record of what waits and runs, and [`reply`] ends it.
 
 pub(crate) mod dispatch;
 pub(crate) mod entries;
+pub(crate) mod own;
 pub(crate) mod reply;
 pub(crate) mod runqueue;
 pub(crate) mod workers;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use tautline_net::class::Class;
 use tautline_net::clock::Time;
 use tautline_net::endpoint::SessionId;
-use tautline_net::sync::claim::Ticket;
 use tautline_net::timer::Wheel;
 
 use self::entries::EntryState;
+use self::own::Own;
 use self::runqueue::RunQueue;
 use crate::credit::{CreditConfig, Pool};
 use crate::method::{Method, MethodTable};
+use crate::node::config::NodeConfig;
 use crate::service::WorkerHandler;
 
 /// How the requests of a method are run.
@@ -84,13 +87,7 @@ pub(crate) struct Server {
     pub(crate) services: Vec<ServiceState>,
     pub(crate) queue: Arc<RunQueue>,
     pub(crate) has_workers: bool,
-    /// Tickets that the poller runs itself, by class.
-    pub(crate) own: [VecDeque<Ticket>; Class::COUNT],
-    /// How many entries wait in `own`; it holds void tickets besides.
-    pub(crate) own_waiting: usize,
-    /// Handlers that are futures and have not ended, and how many may be.
-    pub(crate) running: usize,
-    pub(crate) concurrency: usize,
+    pub(crate) own: Own,
     pub(crate) entries: Vec<EntryState>,
     pub(crate) clients: Vec<Client>,
     /// Entries by session slot and call number.
@@ -109,13 +106,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(
-        queue: Arc<RunQueue>,
-        has_workers: bool,
-        limits: [usize; Class::COUNT],
-        credit: CreditConfig,
-        now: Time,
-    ) -> Server {
+    pub(crate) fn new(queue: Arc<RunQueue>, has_workers: bool, config: &NodeConfig, now: Time) -> Server {
+        let credit = config.credit;
         let capacity = queue.claims.capacity();
         let mut wheel = Wheel::new();
         wheel.expire(now, &mut Vec::new());
@@ -123,15 +115,12 @@ impl Server {
             methods: MethodTable::new(),
             services: Vec::new(),
             has_workers,
-            own: Default::default(),
-            own_waiting: 0,
-            running: 0,
-            concurrency: usize::MAX,
+            own: Own::new(config.concurrency),
             entries: (0..capacity).map(|_| EntryState::default()).collect(),
             clients: Vec::new(),
             by_call: HashMap::default(),
             outstanding: [0; Class::COUNT],
-            limits,
+            limits: config.queue_limits,
             pools: std::array::from_fn(|_| Pool::new(&credit, now)),
             credit,
             wheel,
@@ -139,12 +128,6 @@ impl Server {
             hooks: Vec::new(),
             queue,
         }
-    }
-
-    /// Whether the poller has an entry to run, and may.
-    #[inline]
-    pub(crate) fn has_runnable(&self) -> bool {
-        self.own_waiting > 0 && self.running < self.concurrency
     }
 
     /// When an entry expires, if nothing else happens. Credits are adjusted while there is traffic, which needs no timer.

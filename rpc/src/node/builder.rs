@@ -113,10 +113,7 @@ impl Builder {
                 max_waiting: config.max_waiting,
                 max_calls: config.max_calls,
             },
-            server: Server {
-                concurrency: config.concurrency.max(1),
-                ..Server::new(queue.clone(), workers > 0, config.queue_limits, config.credit, now)
-            },
+            server: Server::new(queue.clone(), workers > 0, &config, now),
             sleeps: Sleeps::default(),
             metrics: Metrics::new(config.max_methods),
             deferred: VecDeque::new(),

@@ -35,7 +35,7 @@ pub struct NodeConfig {
     /// Tasks of the executor; handlers that are futures count. Default 16,384.
     pub max_tasks: usize,
     /// Handlers that are futures and run at once. Requests past it wait in the run queue, where classes order them and where deadlines,
-    /// cancels and hooks reach them before they have cost anything; those of inline methods don't wait. Default: no limit.
+    /// cancels and hooks reach them before they have cost anything; other handlers don't wait for them. Default: no limit.
     pub concurrency: usize,
     /// Commands from other threads that wait. Default 4,096.
     pub inbox: usize,

@@ -87,7 +87,7 @@ impl Node {
     }
 
     fn spawn_handler(&mut self, handler: &FutureHandler, ticket: Ticket, job: Job, at: Time) {
-        self.core().server.running += 1;
+        self.core().server.own.future_begins();
         let token = job.request.cancellation().clone();
         let mut guard = Guard { shared: self.shared.clone(), ticket, at, token, open: true };
         let future = match catch_unwind(AssertUnwindSafe(|| handler(job.request))) {
@@ -166,7 +166,7 @@ impl Guard {
         let (ticket, at) = (self.ticket, self.at);
         self.shared.with(|core| {
             let ended = core.read_clock();
-            core.server.running -= 1;
+            core.server.own.future_ends();
             core.finish_entry(ticket, answer, panicked, at, ended);
         });
     }

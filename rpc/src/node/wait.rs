@@ -131,7 +131,7 @@ impl Node {
         let Waiting::Block(blocker) = &mut self.waiting else { return };
         let mail = &self.shared.mail;
         let mut core = self.shared.core.borrow_mut();
-        if core.server.has_runnable() || !core.hook_notes.is_empty() {
+        if core.server.own.has_runnable() || !core.hook_notes.is_empty() {
             return;
         }
         mail.prepare_wait();

@@ -74,7 +74,7 @@ impl Core {
         if extension == 0 {
             payload.trim_front(REQUEST_HEAD);
             let request = Request { payload, method, class, origin, deadline, clock, token: OnceCell::new() };
-            if inline && !self.server.has_runnable() {
+            if inline && !self.server.own.has_runnable() {
                 return Dispatch::Direct { asked, request };
             }
             let notify_start = head.flags & request_flag::NOTIFY_START != 0;

@@ -5,6 +5,7 @@ use tautline_net::clock::Time;
 use tautline_net::endpoint::SessionId;
 use tautline_net::sync::claim::{Outcome, State, Ticket};
 
+use super::own::Lane;
 use super::runqueue::Job;
 use super::{Kind, Server};
 use crate::cancel::{CancelReason, CancelToken};
@@ -27,8 +28,8 @@ pub(crate) struct EntryState {
     pub(crate) deadline: Time,
     pub(crate) arrived: Time,
     pub(crate) notify_start: bool,
-    /// Run by the poller.
-    pub(crate) own: bool,
+    /// Where it waits if the poller runs it; `None` if a worker does.
+    pub(crate) own: Option<Lane>,
     /// Nobody waits for the reply.
     pub(crate) mute: bool,
     /// The tag of the hook that watches it; zero if none does.
@@ -55,7 +56,7 @@ impl Default for EntryState {
             deadline: Time::NEVER,
             arrived: Time::ZERO,
             notify_start: false,
-            own: false,
+            own: None,
             mute: false,
             hook: 0,
             token: None,
@@ -119,7 +120,11 @@ impl Server {
             Kind::Workers(work) if self.has_workers => Some(work.clone()),
             _ => None,
         };
-        let own = work.is_none();
+        let own = match (&work, &state.kind) {
+            (Some(_), _) => None,
+            (None, Kind::Future { .. }) => Some(Lane::Future),
+            (None, _) => Some(Lane::Short),
+        };
         let job = Job { request, work, arrived: now, announce: notify_start || hook != 0 };
         let ticket = self.queue.claims.insert(job).ok()?;
         self.queue.set_class(ticket, class);
@@ -153,7 +158,9 @@ impl Server {
             newer: 0,
             older,
         };
-        self.own_waiting += usize::from(own);
+        if let Some(lane) = own {
+            self.own.arrived(lane);
+        }
         Some(ticket)
     }
 
@@ -161,37 +168,31 @@ impl Server {
     pub(crate) fn enqueue(&mut self, ticket: Ticket) -> bool {
         let Some(entry) = self.entry(ticket) else { return true };
         let class = entry.run_class;
-        if !entry.own {
-            return self.queue.push(ticket, class);
-        }
-        let line = &self.own[class.index()];
-        // As many void tickets as entries: time to sweep, at a cost of one look for each cancellation.
-        if line.len() > 64 + 2 * self.own_waiting {
-            let mut line = std::mem::take(&mut self.own[class.index()]);
-            line.retain(|&ticket| self.entry(ticket).is_some_and(|entry| entry.run_class == class));
-            self.own[class.index()] = line;
-        }
-        self.own[class.index()].push_back(ticket);
+        let Some(lane) = entry.own else { return self.queue.push(ticket, class) };
+        let entries = &self.entries;
+        self.own.push(lane, class, ticket, |ticket| is_void(entries, ticket, class));
         true
     }
 
     /// The next entry that the poller runs itself, claimed.
     pub(crate) fn next_own(&mut self) -> Option<(Ticket, Job)> {
-        if !self.has_runnable() {
-            return None;
-        }
-        for class in Class::ALL {
-            while let Some(ticket) = self.own[class.index()].pop_front() {
-                if self.entry(ticket).is_none_or(|entry| entry.run_class != class) {
-                    continue;
-                }
-                if let Some(job) = self.queue.claims.start(ticket) {
-                    self.own_waiting -= 1;
-                    return Some((ticket, job));
-                }
+        while let Some((ticket, class)) = self.own.pop() {
+            if is_void(&self.entries, ticket, class) {
+                continue;
+            }
+            let lane = self.entries[ticket.slot as usize].own;
+            if let (Some(lane), Some(job)) = (lane, self.queue.claims.start(ticket)) {
+                self.own.left(lane);
+                return Some((ticket, job));
             }
         }
         None
+    }
+
+    fn left_line(&mut self, own: Option<Lane>) {
+        if let Some(lane) = own {
+            self.own.left(lane);
+        }
     }
 
     /// Takes an entry out of its session's list: the session has ended, or the entry.
@@ -211,6 +212,12 @@ impl Server {
             self.entries[older as usize - 1].newer = newer;
         }
     }
+}
+
+/// Whether a ticket in a line of the poller's own is of no use: its entry has ended, or waits in a lower class now.
+fn is_void(entries: &[EntryState], ticket: Ticket, class: Class) -> bool {
+    let entry = &entries[ticket.slot as usize];
+    !entry.live || entry.ticket != ticket || entry.run_class != class
 }
 
 impl Core {
@@ -250,7 +257,7 @@ impl Core {
             Outcome::Cancelled(job) => {
                 // Its payload's frame goes back to the pool now.
                 drop(job);
-                self.server.own_waiting -= usize::from(own);
+                self.server.left_line(own);
                 (CancelOutcome::Dropped, self.remove_entry(ticket))
             }
             Outcome::AlreadyStarted => {
@@ -320,7 +327,7 @@ impl Core {
         match self.server.queue.claims.cancel(ticket) {
             Outcome::Cancelled(job) => {
                 drop(job);
-                self.server.own_waiting -= usize::from(own);
+                self.server.left_line(own);
                 if let Some(asked) = self.remove_entry(ticket) {
                     self.metrics.serving(asked.service, asked.class).cancelled_queued += 1;
                     self.reply_cancelled(&asked);
@@ -341,7 +348,7 @@ impl Core {
         }
         let (before, own) = (std::mem::replace(&mut entry.run_class, class), entry.own);
         if self.server.enqueue(ticket) {
-            if !own {
+            if own.is_none() {
                 self.server.queue.demoted(ticket, class);
             }
             return true;

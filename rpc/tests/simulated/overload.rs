@@ -42,6 +42,8 @@ fn futures_past_the_concurrency_wait_by_class_and_inline_methods_go_past_them() 
     let service = slow(world.local(server), 20 * MS, &log);
     world.node(server).serve(SLOW, service).unwrap();
     world.node(server).serve(ECHO, echo()).unwrap();
+    const QUEUED: Method = Method::named("test/Queued");
+    world.node(server).serve(QUEUED, Service::workers(|_| Ok(Reply::empty()))).unwrap();
     let (peer, local) = (world.peer(client, server), world.local(client));
     let send = |name: &str, class| local.call(peer, SLOW, name.to_owned(), CallOptions::new().class(class));
     let mut calls = vec![send("a", Class::Normal), send("b", Class::Normal)];
@@ -53,6 +55,8 @@ fn futures_past_the_concurrency_wait_by_class_and_inline_methods_go_past_them() 
     drop(unwanted);
     assert!(world.call(client, server, ECHO, "x", CallOptions::new()).is_ok());
     assert_eq!(log.borrow().len(), 2, "the inline call waited");
+    assert!(world.call(client, server, QUEUED, "x", CallOptions::new()).is_ok());
+    assert_eq!(log.borrow().len(), 2, "the queued call waited for a future");
     for call in calls {
         world.finish(call).unwrap();
     }
