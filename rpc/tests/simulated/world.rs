@@ -25,13 +25,15 @@ pub struct World {
     pub paused: Vec<bool>,
     seed: u64,
     starts: u64,
+    /// Rounds since there was last nothing to do.
+    rounds: u32,
 }
 
 impl World {
     pub fn new(seed: u64, link: LinkConfig) -> World {
         let clock = Clock::virtual_at(Time::from_nanos(1_000_000));
         let network = Network::new(seed, clock.clone(), link);
-        World { clock, network, nodes: Vec::new(), paused: Vec::new(), seed, starts: 0 }
+        World { clock, network, nodes: Vec::new(), paused: Vec::new(), seed, starts: 0, rounds: 0 }
     }
 
     /// Adds a node; its address is `sim://n<number>`.
@@ -100,8 +102,11 @@ impl World {
     /// One round, or, if that finds nothing to do, a step to the next moment at which something happens, but not beyond `until`.
     pub fn step(&mut self, until: Time) {
         if self.round() {
+            self.rounds += 1;
+            assert!(self.rounds < 200_000, "the nodes don't come to rest at {:?}", self.clock.now());
             return;
         }
+        self.rounds = 0;
         let awake = self.nodes.iter().zip(&self.paused).filter(|(_, paused)| !**paused);
         let timers = awake.filter_map(|(node, _)| node.as_ref()?.next_timeout());
         let next = timers.chain(self.network.next_arrival()).min().unwrap_or(Time::NEVER);
