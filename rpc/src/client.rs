@@ -1,9 +1,10 @@
 //! The calling side: calls in flight, the peers they go to, and how each ends exactly once.
 //!
 //! [`call`] is the life of one call as an enum, [`table`] holds the calls, lists and credits (it knows no network and is
-//! property-tested alone), [`submit`] connects it to the endpoint, and [`future`] is a call as the caller sees it.
+//! property-tested alone), [`submit`] sends calls, [`endings`] ends them, and [`future`] is a call as the caller sees it.
 
 pub(crate) mod call;
+pub(crate) mod endings;
 pub(crate) mod future;
 pub(crate) mod peers;
 pub(crate) mod submit;
