@@ -121,6 +121,7 @@ impl Core {
 
     /// A handshake is complete.
     pub(crate) fn on_established(&mut self, id: SessionId, address: Address) {
+        tracing::debug!(%address, session = id.as_u64(), "session established");
         self.add_session(id, address).established = true;
         // Calls and control messages to that address use the session, whoever opened it.
         if let Some(peer) = self.client.table.peers.find_mut(address)
@@ -134,6 +135,7 @@ impl Core {
     /// A session is over: its calls end, and what it asked for is not wanted any more.
     pub(crate) fn on_closed(&mut self, id: SessionId, reason: CloseReason) {
         let Some(state) = self.session(id).copied() else { return };
+        tracing::debug!(address = %state.address, session = id.as_u64(), %reason, "session closed");
         self.end_session_calls(&state, reason);
         self.orphan_session(id);
         if self.client.by_address.get(&state.address) == Some(&id) {

@@ -126,6 +126,7 @@ impl Builder {
             .map_err(|source| BuildError::System { action: "starting a worker thread", source })?;
         let executor = Executor::new(mail.clone(), config.max_tasks);
         let shared = Rc::new(Shared { core: RefCell::new(core), mail: mail.clone(), executor });
+        tracing::debug!(address = %shared.core.borrow().endpoint.local_address(), ?wait, "node built");
         let root = Arc::new(Root { woken: AtomicBool::new(false), mail });
         Ok(Node { shared, runners: Vec::new(), hooks: Vec::new(), workers, waiting, root })
     }

@@ -310,3 +310,24 @@ fn a_future_that_computes_for_long_lets_the_loop_turn() {
     assert!(world.finish(short).is_ok() && world.finish(long).is_ok());
     assert_eq!(*log.borrow(), ["short", "short", "computed"]);
 }
+
+#[test]
+fn an_inline_handler_may_call_others_and_look_at_its_own_node() {
+    let (mut world, server, client) = World::pair(NodeConfig::default());
+    let backend = world.add(NodeConfig::default());
+    world.node(backend).serve(ECHO, echo()).unwrap();
+    let (local, peer) = (world.local(server), world.peer(server, backend));
+    let forward = Service::inline(move |request| {
+        let options = request.child_options();
+        local.submit(peer, ECHO, request.take_payload(), &options, 5).map_err(|_| Status::new(Code::Unavailable, "no room"))?;
+        assert!(local.now() > Time::ZERO);
+        let calls = local.metrics().client(ECHO, Class::Normal).map_or(0, |series| series.calls);
+        Ok(calls.to_string().into())
+    });
+    world.node(server).serve(SLOW, forward).unwrap();
+    assert_eq!(world.call(client, server, SLOW, "on", CallOptions::new()).as_deref(), Ok("1"));
+    world.run(Duration::from_millis(1));
+    let completion = world.node(server).next_completion().unwrap();
+    assert_eq!((completion.tag, &*completion.result.unwrap()), (5, &b"on"[..]));
+    world.assert_at_rest();
+}

@@ -123,3 +123,19 @@ fn a_task_that_panics_ends_alone() {
     node.block_on(local.sleep(Duration::from_millis(1)));
     assert!(node.usage().is_at_rest());
 }
+
+#[test]
+fn tasks_are_bounded_and_a_place_is_free_again_when_its_task_ends() {
+    let config = NodeConfig { max_tasks: 2, ..NodeConfig::default() };
+    let mut node = Node::builder("mem://handles-tasks").config(config).build().unwrap();
+    let local = node.local();
+    let first = local.spawn(local.sleep(Duration::from_millis(1))).unwrap();
+    let second = local.spawn(std::future::pending::<()>()).unwrap();
+    assert_eq!(local.spawn(async {}).unwrap_err(), SpawnError::Full { limit: 2 });
+    node.block_on(first);
+    assert!(local.spawn(async {}).is_ok());
+    drop(second);
+    // A detached task ends with its node.
+    drop(node);
+    assert_eq!(local.spawn(async {}).unwrap_err(), SpawnError::Stopped);
+}
