@@ -51,8 +51,18 @@ impl Deferred {
 /// What a hook is to be told, when the poll loop comes by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HookNote {
-    Started { tag: u8, ticket: Ticket, at: Time },
-    Finished { tag: u8, ticket: Ticket, at: Time },
+    /// `notify`: the caller wants to know, after the hook.
+    Started {
+        tag: u8,
+        ticket: Ticket,
+        at: Time,
+        notify: Option<(SessionId, u64)>,
+    },
+    Finished {
+        tag: u8,
+        ticket: Ticket,
+        at: Time,
+    },
 }
 
 /// What is known of one session, by its slot.

@@ -31,23 +31,14 @@ enum Step {
 
 impl Node {
     pub(super) fn turn(&mut self) -> usize {
-        let mut done = {
+        let has_workers = {
             let mut core = self.core();
             core.read_clock();
             core.fresh = true;
             core.metrics.node.turns += 1;
-            let mut done = 0;
-            while core.server.has_workers
-                && let Some(note) = self.shared.mail.next_note()
-            {
-                core.on_note(note);
-                done += 1;
-            }
-            done
+            core.server.has_workers
         };
-        if done > 0 {
-            self.settle();
-        }
+        let mut done = if has_workers { self.take_notes() } else { 0 };
         done += self.take_packets();
         self.core().expire_timers();
         self.settle();
@@ -60,6 +51,17 @@ impl Node {
         core.endpoint.flush(now);
         core.fresh = false;
         done
+    }
+
+    /// What workers say. Hooks hear of a start before its reply can leave.
+    fn take_notes(&mut self) -> usize {
+        let mut taken = 0;
+        while let Some(note) = self.shared.mail.next_note() {
+            self.core().on_note(note);
+            self.settle();
+            taken += 1;
+        }
+        taken
     }
 
     /// A burst from the port, and what came of it.
@@ -117,8 +119,14 @@ impl Node {
             }
             for note in notes {
                 match note {
-                    HookNote::Started { tag, ticket, at } => {
+                    HookNote::Started { tag, ticket, at, notify } => {
                         self.with_hook(tag, |hook, cx| hook.started(Entry(ticket), at, cx));
+                        let mut core = self.core();
+                        let now = core.now;
+                        core.endpoint.flush(now);
+                        if let Some((session, call)) = notify {
+                            core.send_started(session, call);
+                        }
                     }
                     HookNote::Finished { tag, ticket, at } => {
                         self.with_hook(tag, |hook, cx| hook.finished(Entry(ticket), at, cx));

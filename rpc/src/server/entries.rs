@@ -374,10 +374,11 @@ impl Core {
     pub(crate) fn on_entry_started(&mut self, ticket: Ticket, at: Time) {
         let Some(entry) = self.server.entry(ticket) else { return };
         let (session, call, notify, mute, hook) = (entry.session, entry.call, entry.notify_start, entry.mute, entry.hook);
+        let notify = (notify && !mute).then_some((session, call));
         if hook != 0 {
-            self.hook_notes.push_back(HookNote::Started { tag: hook, ticket, at });
-        }
-        if notify && !mute {
+            // The hook's word is for a server that is about to waste work; the caller's can wait for it.
+            self.hook_notes.push_back(HookNote::Started { tag: hook, ticket, at, notify });
+        } else if let Some((session, call)) = notify {
             self.send_started(session, call);
         }
     }
