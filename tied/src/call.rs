@@ -206,6 +206,10 @@ impl ReplicaCall {
             let result = Pin::new(&mut *call).poll(cx);
             let now = self.shared.local.now();
             if call.is_started() {
+                let known = begun.race.copies()[index];
+                if known.started.is_none() && known.purpose == Purpose::First {
+                    self.shared.heard_of_start(now.since(known.sent));
+                }
                 begun.race.started(index, now);
             }
             let Poll::Ready(result) = result else { continue };

@@ -89,6 +89,7 @@ pub mod policy;
 pub mod race;
 mod replicas;
 mod server;
+pub mod stagger;
 pub mod table;
 pub mod tombstones;
 

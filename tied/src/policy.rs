@@ -93,7 +93,8 @@ impl Default for Percentile {
 /// hear of the first: two message delays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Stagger {
-    /// Twice the mean one-way delay measured to the replicas.
+    /// Twice the mean one-way delay measured to the replicas, and long enough for an idle replica to start and say so; see
+    /// [`crate::stagger`].
     #[default]
     Auto,
     /// This long.

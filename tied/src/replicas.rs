@@ -20,6 +20,7 @@ use crate::ids::TieIds;
 use crate::metrics::ReplicasMetrics;
 use crate::policy::{Choice, Config, Delay, Percentile, Policy, Settings, Stagger};
 use crate::race::{Plan, Shape};
+use crate::stagger::Notices;
 
 /// Replicas to call, under a policy. It belongs to its node's thread; clones share what they learn.
 #[derive(Clone, Debug)]
@@ -36,6 +37,7 @@ pub(crate) struct Shared {
     pub(crate) standings: RefCell<Standings>,
     pub(crate) metrics: RefCell<ReplicasMetrics>,
     learnt: RefCell<[Learnt; Class::COUNT]>,
+    notices: RefCell<Notices>,
     ids: RefCell<TieIds>,
     calls: Cell<usize>,
 }
@@ -201,6 +203,7 @@ impl ReplicasBuilder {
                 standings: RefCell::new(Standings::new(peers.len(), self.config.choice, self.config.rest, rng)),
                 metrics: RefCell::new(ReplicasMetrics::new()),
                 learnt: RefCell::new(learnt),
+                notices: RefCell::default(),
                 ids: RefCell::new(ids),
                 calls: Cell::new(0),
                 peers,
@@ -381,11 +384,17 @@ impl Shared {
         }
     }
 
-    /// Two mean one-way delays.
+    /// A first copy was heard to have started so long after it was sent.
+    pub(crate) fn heard_of_start(&self, delay: Duration) {
+        self.notices.borrow_mut().record(delay);
+    }
+
+    /// Two mean one-way delays, and not less than what an empty server takes to start and say so.
     fn stagger(&self, tie: &[usize]) -> Duration {
         let delays = tie.iter().filter_map(|replica| self.local.one_way_delay(self.peers[*replica]));
         let (count, sum) = delays.fold((0, Duration::ZERO), |(count, sum), delay| (count + 1, sum + delay));
-        if count == 0 { UNMEASURED_STAGGER } else { (2 * sum / count).min(LONGEST_STAGGER) }
+        let learnt = self.notices.borrow().stagger().unwrap_or_default();
+        if count == 0 { UNMEASURED_STAGGER } else { (2 * sum / count).max(learnt).min(LONGEST_STAGGER) }
     }
 }
 
