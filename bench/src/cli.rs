@@ -27,7 +27,10 @@ pub(crate) enum Command {
     Tail(Tail),
     /// The other process of `cancel --port udp`; started by it.
     #[command(hide = true)]
-    CancelLoser(CancelLoser),
+    CancelLoser(OnCore),
+    /// Spins, so that the core does not halt; started by `tail` in the scheduler's idle class.
+    #[command(hide = true)]
+    KeepAwake(OnCore),
 }
 
 /// What every command takes.
@@ -78,7 +81,7 @@ pub(crate) struct Cancel {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct CancelLoser {
+pub(crate) struct OnCore {
     /// The core to run on.
     #[arg(long)]
     pub(crate) core: usize,

@@ -5,6 +5,7 @@ mod echo;
 mod floor;
 mod tail;
 
+use tautline_bench::awake;
 use tautline_bench::error::BenchError;
 use tautline_bench::report::Report;
 
@@ -17,6 +18,7 @@ pub(crate) fn run(command: Command) -> (Common, Result<Option<Report>, BenchErro
         Command::Echo(args) => (args.common.clone(), echo::run(&args).map(Some)),
         Command::Cancel(args) => (args.common.clone(), cancel::run(&args).map(Some)),
         Command::Tail(args) => (args.common.clone(), tail::run(&args).map(Some)),
+        Command::KeepAwake(args) => (Common::default(), awake::spin(args.core).map(|()| None)),
         Command::CancelLoser(args) => (Common::default(), cancel::run_loser(args.core).map(|()| None)),
     }
 }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod anchor;
+pub mod awake;
 pub mod call;
 pub mod duo;
 pub mod error;

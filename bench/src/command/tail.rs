@@ -8,6 +8,7 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use tautline_bench::awake::KeepAwake;
 use tautline_bench::error::BenchError;
 use tautline_bench::pin::Cores;
 use tautline_bench::placement::probe;
@@ -41,6 +42,7 @@ pub(crate) fn run(args: &Tail) -> Result<Report, BenchError> {
     let seconds = args.seconds.unwrap_or(if args.common.quick { 8 } else { 44 });
     let before = probe(cores, &clock)?;
 
+    let awake = KeepAwake::start(cores);
     let servers = Servers::start(service)?;
     let mut node = Node::builder("udp://127.0.0.1:0")
         .config(node_config())
@@ -67,6 +69,8 @@ pub(crate) fn run(args: &Tail) -> Result<Report, BenchError> {
             policy.samples.merge(&samples.counted);
         }
     }
+    let kept_awake = awake.is_some();
+    drop(awake);
     let after = probe(cores, &clock)?;
 
     let command = format!("tail --seed {} --service {} --load {} --seconds {seconds}", args.seed, args.service, args.load);
@@ -86,6 +90,11 @@ pub(crate) fn run(args: &Tail) -> Result<Report, BenchError> {
              depend on it.",
             after.round_trip_ns
         ));
+    }
+    if !kept_awake {
+        report.note(
+            "The cores could not be kept from halting (`chrt --idle` did not run): wake-ups may take long, and ties with them.",
+        );
     }
     let floor = Row::of("alone, one at a time", &mut floor);
     let floor_us = floor.p50_us;
@@ -343,8 +352,6 @@ fn node_config() -> NodeConfig {
     NodeConfig {
         // A stalled worker's queue is what is measured here, so overload control must not hide it at the client.
         credit: CreditConfig { target: DEADLINE, ..CreditConfig::default() },
-        // Long enough that a poller is still awake when the worker that it woke says that it has started.
-        spin: Duration::from_micros(100),
         ..NodeConfig::default()
     }
 }
