@@ -35,8 +35,10 @@ impl MessageClient {
 impl PingPong for MessageClient {
     fn ping(&mut self) -> Result<(), BenchError> {
         let ping = Payload::copy_from(&[7; PAYLOAD]);
-        let sent = self.endpoint.send(self.session, Class::Normal, &[], ping, 0, self.clock.now());
+        let now = self.clock.now();
+        let sent = self.endpoint.send(self.session, Class::Normal, &[], ping, 0, now);
         sent.map_err(BenchError::product("sending a message"))?;
+        self.endpoint.flush(now);
         spin_for("the message echo", &self.clock, || {
             let now = self.clock.now();
             self.endpoint.poll(now);

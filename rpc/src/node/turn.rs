@@ -68,6 +68,8 @@ impl Node {
     fn take_packets(&mut self) -> usize {
         let mut core = self.core();
         let now = core.now;
+        // What was submitted since the last turn leaves before the port is asked, which may take a system call.
+        core.endpoint.flush(now);
         let packets = core.endpoint.poll(now);
         drop(core);
         loop {
@@ -93,6 +95,9 @@ impl Node {
                 }
             }
             self.settle();
+        }
+        if packets > 0 {
+            self.core().endpoint.flush(now);
         }
         packets
     }
