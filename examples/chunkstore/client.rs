@@ -229,7 +229,12 @@ impl Client {
         });
         Outcome {
             policy: args.policy.name().to_owned(),
-            sorts: args.sort.into(),
+            interference: match (after.iter().any(|stats| stats.sorts), args.sort) {
+                (false, 0) => "idle",
+                (true, 0) => "sort",
+                (_, 1..) => "shared sort",
+            }
+            .to_owned(),
             rate: args.rate,
             reads: tally.latency.len(),
             errors: tally.errors,

@@ -4,14 +4,20 @@
 //!     chunkstore make  --dir data
 //!     chunkstore serve --dir data --replica 0 --replicas udp://127.0.0.1:7000,udp://127.0.0.1:7001,udp://127.0.0.1:7002
 //!     ... likewise replicas 1 and 2 ...
-//!     chunkstore read  --dir data --replicas ... --policy tied --sort 2
+//!     chunkstore read  --dir data --replicas ... --policy tied
+//!
+//! Interference comes in two kinds. `serve --sort` has each replica sort a file of its own through its own workers, as a store compacts: the
+//! replicas are slow at different moments, as machines are. `read --sort` runs the system's `sort` on the disk and processors that all of
+//! them share: they are slow at the same moments, and no other replica is better to ask.
 #![forbid(unsafe_code)]
 
 mod client;
+mod external;
 mod files;
 mod server;
 mod sort;
 mod table;
+mod upkeep;
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -78,6 +84,10 @@ struct Serve {
     /// Threads that read: as many reads are at the disk at once.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     workers: u8,
+    /// Sort a file of its own through the workers, for this share of a worker's time in percent.
+    #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "6",
+          value_parser = clap::value_parser!(u8).range(1..=90))]
+    sort: Option<u8>,
     /// Say nothing but errors.
     #[arg(long)]
     quiet: bool,
@@ -103,7 +113,7 @@ struct Read {
     /// How long to read, after a second of warm-up.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
-    /// External sorts that run at the same time, on the same disk.
+    /// Runs of the system's `sort` beside the reads, on the disk that all replicas share.
     #[arg(long, value_name = "COUNT", default_value_t = 0, default_missing_value = "2", num_args = 0..=1)]
     sort: u8,
     /// Seed of the arrivals and of the chunks that are read.

@@ -10,7 +10,8 @@ use signal_hook::iterator::Signals;
 use tautline_rpc::{Code, Method, Node, Reply, Request, Service, Status};
 use tautline_tied::{TieServer, TieServerConfig};
 
-use crate::files::{Access, Chunks};
+use crate::files::{Access, Chunks, replica_path};
+use crate::upkeep::Upkeep;
 use crate::{Failure, Serve};
 
 /// Takes a chunk's number as 32 bits, little endian; gives its bytes.
@@ -21,6 +22,8 @@ pub(crate) const STATS: Method = Method::named("chunkstore.Chunks/Stats");
 /// What a replica has counted since it was started.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Stats {
+    /// Whether the replica sorts beside its reads.
+    pub(crate) sorts: bool,
     /// Reads that went to the disk.
     pub(crate) reads: u64,
     /// Copies elsewhere that were dropped from their queue because the copy here had started.
@@ -46,7 +49,16 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         eprintln!("replica {} serves {} chunks at {url}, read by {}", args.replica, chunks.count(), chunks.access());
     }
     node.serve(READ, Service::workers(move |request| read(&chunks, &counter, &request)))?;
-    node.serve(STATS, Service::inline(move |_| stats(&reads, &ties)))?;
+    let sorts = args.sort.is_some();
+    node.serve(STATS, Service::inline(move |_| stats(&reads, &ties, sorts)))?;
+    let upkeep = match args.sort {
+        Some(percent) => {
+            let dir = replica_path(&args.dir, args.replica);
+            let dir = dir.parent().unwrap_or(&args.dir);
+            Some(Upkeep::start(&mut node, dir, f64::from(percent) / 100.0)?)
+        }
+        None => None,
+    };
 
     let handle = node.handle();
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
@@ -59,6 +71,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         fs::write(ready, "").map_err(|error| format!("writing {} failed: {error}", ready.display()))?;
     }
     node.run();
+    drop(upkeep);
     Ok(())
 }
 
@@ -72,9 +85,10 @@ fn read(chunks: &Chunks, reads: &AtomicU64, request: &Request) -> Result<Reply, 
     }
 }
 
-fn stats(reads: &AtomicU64, ties: &TieServer) -> Result<Reply, Status> {
+fn stats(reads: &AtomicU64, ties: &TieServer, sorts: bool) -> Result<Reply, Status> {
     let metrics = ties.metrics();
     let stats = Stats {
+        sorts,
         reads: reads.load(Ordering::Relaxed),
         cancels: metrics.cancel_round_trip.count(),
         cancel_us: metrics.cancel_latency(0.5).as_nanos() as f64 / 1e3,

@@ -1,7 +1,8 @@
 //! The interference: real external sorts on the disk that the replicas read from, as in the paper's Table 2.
 //!
 //! Each is the system's `sort` with little memory, so that it spills runs to disk and merges them; it is started again
-//! whenever it ends, until the [`Sorts`] are dropped.
+//! whenever it ends, until the [`Sorts`] are dropped. It runs at the lowest CPU priority: three replicas and a client share a few cores here, and
+//! a fight for those would hit every replica alike, unlike one for the disk.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -128,16 +129,16 @@ fn keep_sorting(input: &Path, work: &Path, slot: &Mutex<Option<Child>>, stop: &A
 }
 
 fn start_sort(input: &Path, work: &Path) -> io::Result<Child> {
-    Command::new("sort")
+    Command::new("nice")
         .env("LC_ALL", "C")
-        .args(["-S", MEMORY, "--parallel=1", "-T"])
+        .args(["-n", "19", "sort", "-S", MEMORY, "--parallel=1", "-T"])
         .arg(work)
         .arg("-o")
         .arg(work.join("output"))
         .arg(input)
         .stdin(Stdio::null())
         .spawn()
-        .map_err(|error| io::Error::new(error.kind(), format!("starting `sort` (coreutils) failed: {error}")))
+        .map_err(|error| io::Error::new(error.kind(), format!("starting `nice sort` (coreutils) failed: {error}")))
 }
 
 fn write_input(path: &Path, lines: u64) -> io::Result<()> {

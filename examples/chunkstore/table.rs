@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Outcome {
     /// none, hedged or tied.
     pub(crate) policy: String,
-    /// How many sorts ran beside it.
-    pub(crate) sorts: usize,
+    /// What went on beside it: idle, sort (in each replica), or shared sort (on the machine).
+    pub(crate) interference: String,
     /// Reads a second asked for.
     pub(crate) rate: f64,
     /// Reads that came back verified.
@@ -35,21 +35,19 @@ pub(crate) struct Outcome {
     pub(crate) cancel_us: Option<f64>,
 }
 
-/// The table of `outcomes`, in the order given, idle ones first.
+/// The table of `outcomes`, in the order given.
 pub(crate) fn table(outcomes: &[Outcome]) -> String {
     let mut out = String::new();
-    let mut rows: Vec<&Outcome> = outcomes.iter().collect();
-    rows.sort_by_key(|outcome| outcome.sorts);
     let head = ["", "policy", "reads", "p50", "p90", "p99", "p99.9", "extra", "extra disk", "double", "cancel"];
     let unit = ["", "", "", "ms", "ms", "ms", "ms", "requests", "reads", "starts", "us, p50"];
     for line in [head, unit] {
         write_line(&mut out, &line.map(str::to_owned));
     }
-    for o in rows {
+    for o in outcomes {
         write_line(
             &mut out,
             &[
-                if o.sorts == 0 { "idle".to_owned() } else { "sort".to_owned() },
+                o.interference.clone(),
                 o.policy.clone(),
                 o.reads.to_string(),
                 format!("{:.2}", o.p50_ms),
@@ -67,7 +65,7 @@ pub(crate) fn table(outcomes: &[Outcome]) -> String {
 }
 
 fn write_line(out: &mut String, cells: &[String; 11]) {
-    const WIDTHS: [usize; 11] = [5, 7, 7, 8, 8, 8, 8, 9, 11, 7, 8];
+    const WIDTHS: [usize; 11] = [12, 7, 7, 8, 8, 8, 8, 9, 11, 7, 8];
     for (n, (cell, width)) in cells.iter().zip(WIDTHS).enumerate() {
         // Words to the left, numbers to the right; a string takes whatever is written to it.
         let _ = if n < 2 { write!(out, "{cell:<width$}") } else { write!(out, "{cell:>width$}") };
@@ -82,10 +80,10 @@ fn write_line(out: &mut String, cells: &[String; 11]) {
 mod tests {
     use super::*;
 
-    fn outcome(policy: &str, sorts: usize, cancel_us: Option<f64>) -> Outcome {
+    fn outcome(policy: &str, interference: &str, cancel_us: Option<f64>) -> Outcome {
         Outcome {
             policy: policy.to_owned(),
-            sorts,
+            interference: interference.to_owned(),
             rate: 100.0,
             reads: 1000,
             errors: 0,
@@ -101,18 +99,18 @@ mod tests {
     }
 
     #[test]
-    fn idle_rows_come_first_and_columns_line_up() {
-        let text = table(&[outcome("none", 2, None), outcome("tied", 0, Some(14.6))]);
+    fn columns_line_up() {
+        let text = table(&[outcome("tied", "idle", Some(14.6)), outcome("none", "sort", None)]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");
-        assert!(lines[2].starts_with("idle tied") && lines[3].starts_with("sort none"), "{text}");
+        assert!(lines[2].starts_with("idle        tied") && lines[3].starts_with("sort        none"), "{text}");
         assert!(lines[2].ends_with("15") && lines[3].ends_with('-'), "{text}");
         assert_eq!(lines[2].find("31.00"), lines[3].find("31.00"));
     }
 
     #[test]
     fn an_outcome_survives_json() {
-        let json = serde_json::to_string(&outcome("hedged", 0, None)).unwrap();
+        let json = serde_json::to_string(&outcome("hedged", "idle", None)).unwrap();
         let back: Outcome = serde_json::from_str(&json).unwrap();
         assert_eq!((back.policy.as_str(), back.cancel_us), ("hedged", None));
     }
