@@ -11,6 +11,8 @@
 #[cfg(all(test, tautline_loom))]
 mod claim;
 #[cfg(all(test, tautline_loom))]
+mod crew;
+#[cfg(all(test, tautline_loom))]
 mod frame;
 #[cfg(all(test, tautline_loom))]
 mod inbox;

@@ -7,6 +7,7 @@
 pub mod primitive;
 
 pub mod claim;
+pub mod crew;
 pub mod inbox;
 pub mod queue;
 pub mod ring;

@@ -31,7 +31,7 @@ mod platform {
     pub use std::alloc::{alloc_zeroed, dealloc};
     pub use std::hint::spin_loop;
     pub use std::sync::Arc;
-    pub use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, fence};
+    pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence};
     pub use std::thread;
 
     /// `std::cell::UnsafeCell` with loom's way in.
@@ -98,7 +98,7 @@ mod platform {
     pub use loom::cell::UnsafeCell;
     pub use loom::hint::spin_loop;
     pub use loom::sync::Arc;
-    pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+    pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
     pub use loom::thread;
 
     /// `std::sync::atomic::fence`, but a relaxed one, which only a mutant asks for, is none.

@@ -83,9 +83,14 @@ impl WakeSlot {
     #[inline]
     pub fn wake(&self) {
         fence(ord!(SeqCst, "wake-check"));
-        if self.state.load(Ordering::Relaxed) == ASLEEP {
-            self.wake_sleeper();
-        }
+        self.wake_fenced();
+    }
+
+    /// [`WakeSlot::wake`] by a caller that has made a full fence since it published its work. `true` if it was this call that
+    /// ended the owner's sleep.
+    #[inline]
+    pub(super) fn wake_fenced(&self) -> bool {
+        self.is_asleep() && self.wake_sleeper()
     }
 
     /// Has the owner announced that it sleeps?
@@ -94,8 +99,9 @@ impl WakeSlot {
     }
 
     #[cold]
-    fn wake_sleeper(&self) {
-        if self.state.compare_exchange(ASLEEP, AWAKE, ord!(Acquire, "wake-claim"), Ordering::Relaxed).is_ok() {
+    fn wake_sleeper(&self) -> bool {
+        let won = self.state.compare_exchange(ASLEEP, AWAKE, ord!(Acquire, "wake-claim"), Ordering::Relaxed).is_ok();
+        if won {
             self.action.with(|action| {
                 // SAFETY: nobody writes the action any more: it was attached before the owner could announce a sleep.
                 if let Some(action) = unsafe { &*action } {
@@ -103,6 +109,7 @@ impl WakeSlot {
                 }
             });
         }
+        won
     }
 }
 

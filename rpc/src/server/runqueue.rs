@@ -4,13 +4,13 @@
 //! O(1), whatever queue its ticket is in, and demoted by adding a ticket to a lower queue.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use tautline_net::class::Class;
 use tautline_net::clock::Time;
 use tautline_net::sync::claim::{ClaimTable, State, Ticket};
+use tautline_net::sync::crew::Crew;
 use tautline_net::sync::queue::Queue;
-use tautline_net::sync::wake::WakeSlot;
 
 use crate::mail::Mail;
 use crate::request::Request;
@@ -42,11 +42,8 @@ pub(crate) struct RunQueue {
     queues: [Queue<Ticket>; Class::COUNT],
     /// The class of each entry now. Tickets in queues above it are void.
     classes: Box<[AtomicU8]>,
-    /// One for each worker.
-    sleepers: Box<[WakeSlot]>,
-    /// Workers that are awake and look for work.
-    searching: AtomicUsize,
-    stop: AtomicBool,
+    /// The workers: who searches, and who sleeps.
+    pub(crate) crew: Crew,
     /// How long the entries that workers started have waited, since the poller last took the sum; and how many they were.
     waited: [(AtomicU64, AtomicU64); Class::COUNT],
     pub(crate) mail: Arc<Mail>,
@@ -59,9 +56,7 @@ impl RunQueue {
             // Cancelled entries leave tickets behind: room for some before they are swept out.
             queues: std::array::from_fn(|_| Queue::new(capacity * 2)),
             classes: (0..capacity).map(|_| AtomicU8::new(0)).collect(),
-            sleepers: (0..workers).map(|_| WakeSlot::new()).collect(),
-            searching: AtomicUsize::new(0),
-            stop: AtomicBool::new(false),
+            crew: Crew::new(workers),
             waited: Default::default(),
             mail,
         })
@@ -81,7 +76,7 @@ impl RunQueue {
                 return false;
             }
         }
-        self.wake_one();
+        self.crew.notify();
         true
     }
 
@@ -103,7 +98,7 @@ impl RunQueue {
             }
         }
         // A worker may have seen the queue empty meanwhile.
-        self.wake_one();
+        self.crew.notify();
     }
 
     /// The next ticket worth a try, most urgent class first, of the classes above `limit`.
@@ -126,23 +121,6 @@ impl RunQueue {
         self.queues.iter().any(|queue| !queue.is_empty())
     }
 
-    /// Wakes a worker, unless one is looking for work already.
-    fn wake_one(&self) {
-        // Pairs with the fence in `search_ends`: either the searcher sees our ticket or we see that it stopped searching.
-        fence(Ordering::SeqCst);
-        if self.searching.load(Ordering::Relaxed) > 0 {
-            return;
-        }
-        if let Some(slot) = self.sleepers.iter().find(|slot| slot.is_asleep()) {
-            slot.wake();
-        }
-    }
-
-    /// Worker: begins to look for work.
-    pub(crate) fn search_begins(&self) {
-        self.searching.fetch_add(1, Ordering::SeqCst);
-    }
-
     /// Worker: a ticket, if there is one.
     pub(crate) fn search(&self) -> Option<Ticket> {
         self.next(Class::COUNT)
@@ -153,25 +131,14 @@ impl RunQueue {
         self.next(class.index())
     }
 
-    /// Worker: has found work. If it was the last that looked, and there is more, another must.
-    pub(crate) fn search_found(&self) {
-        if self.searching.fetch_sub(1, Ordering::SeqCst) == 1 && self.has_tickets() {
-            self.wake_one();
-        }
+    /// Worker: has found a ticket. If it was the last that looked, and there are more, another will.
+    pub(crate) fn found(&self) {
+        self.crew.found(|| self.has_tickets());
     }
 
-    /// Worker: goes to sleep until there is work.
+    /// Worker: has found none, and sleeps until there is one.
     pub(crate) fn sleep(&self, worker: usize) {
-        let slot = &self.sleepers[worker];
-        slot.prepare();
-        self.searching.fetch_sub(1, Ordering::SeqCst);
-        // What was queued before this look is found by it; what comes later sees nobody searching, and wakes us.
-        fence(Ordering::SeqCst);
-        if !self.has_tickets() && !self.is_stopping() {
-            std::thread::park();
-        }
-        slot.finish();
-        self.search_begins();
+        self.crew.sleep(worker, || self.has_tickets());
     }
 
     /// Worker: an entry that arrived at `arrived` was started at `at`.
@@ -189,29 +156,10 @@ impl RunQueue {
         }
         (nanos.swap(0, Ordering::Relaxed), count.swap(0, Ordering::Relaxed))
     }
-
-    pub(crate) fn attach(&self, worker: usize) {
-        self.sleepers[worker].attach(std::thread::current());
-    }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stop.load(Ordering::SeqCst)
-    }
-
-    /// Ends the workers, each after what it is doing.
-    pub(crate) fn stop(&self) {
-        self.stop.store(true, Ordering::SeqCst);
-        for slot in &self.sleepers {
-            slot.wake();
-        }
-    }
 }
 
 impl std::fmt::Debug for RunQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RunQueue")
-            .field("entries", &self.claims.len())
-            .field("workers", &self.sleepers.len())
-            .finish_non_exhaustive()
+        f.debug_struct("RunQueue").field("entries", &self.claims.len()).field("crew", &self.crew).finish_non_exhaustive()
     }
 }

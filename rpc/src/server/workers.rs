@@ -37,7 +37,7 @@ impl Workers {
 
     /// Tells the threads to end, each after the handler that it runs.
     pub(crate) fn stop(&self) {
-        self.queue.stop();
+        self.queue.crew.stop();
     }
 
     /// Waits for them.
@@ -72,14 +72,14 @@ pub(crate) fn serve_above(class: Class) {
 
 fn run(queue: &Arc<RunQueue>, index: usize, clock: &Clock, spin: Duration) {
     EMPLOYER.with(|employer| *employer.borrow_mut() = Some((queue.clone(), clock.clone())));
-    queue.attach(index);
-    queue.search_begins();
-    while !queue.is_stopping() {
+    queue.crew.attach(index);
+    queue.crew.begin_search();
+    while !queue.crew.is_stopping() {
         match find(queue, clock, spin) {
             Some(ticket) => {
-                queue.search_found();
+                queue.found();
                 serve(queue, ticket, clock);
-                queue.search_begins();
+                queue.crew.begin_search();
             }
             None => queue.sleep(index),
         }
@@ -92,7 +92,7 @@ fn find(queue: &RunQueue, clock: &Clock, spin: Duration) -> Option<Ticket> {
         return Some(ticket);
     }
     let until = clock.now() + spin;
-    while clock.now() < until && !queue.is_stopping() {
+    while clock.now() < until && !queue.crew.is_stopping() {
         for _ in 0..16 {
             if let Some(ticket) = queue.search() {
                 return Some(ticket);
