@@ -113,3 +113,43 @@ fn an_attached_action_is_there_when_it_is_needed() {
         attacher.join().unwrap();
     });
 }
+
+/// Preemptions: 5. An owner leaves while somebody publishes: either finds the work, or both.
+#[test]
+fn work_for_an_owner_that_leaves_is_found_by_one_of_the_two() {
+    model(5, &["the owner did", "the waker did", "both did"], |seen| {
+        let shared = shared(WakeSlot::with(thread::current()));
+        let waker = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                shared.work.store(1, Relaxed);
+                !shared.slot.wake()
+            })
+        };
+        shared.slot.close();
+        let owner = shared.work.load(Relaxed) == 1;
+        match (owner, waker.join().unwrap()) {
+            (true, false) => seen.note("the owner did"),
+            (false, true) => seen.note("the waker did"),
+            (true, true) => seen.note("both did"),
+            (false, false) => panic!("the work was lost"),
+        }
+    });
+}
+
+/// Preemptions: 5. A waker that is about to wake the owner does not bring back one that leaves.
+#[test]
+fn an_owner_that_leaves_stays_away() {
+    model(5, &[], |_| {
+        let shared = shared(WakeSlot::with(thread::current()));
+        let wakers = [waker(&shared), waker(&shared)];
+        shared.slot.prepare();
+        shared.slot.finish();
+        shared.slot.close();
+        for waker in wakers {
+            waker.join().unwrap();
+        }
+        assert!(shared.slot.is_closed());
+        assert!(!shared.slot.wake());
+    });
+}

@@ -17,7 +17,6 @@ pub(crate) struct Mail {
     runnables: Queue<Runnable>,
     slot: WakeSlot,
     stop: AtomicBool,
-    closed: AtomicBool,
 }
 
 impl Mail {
@@ -29,7 +28,6 @@ impl Mail {
             runnables: Queue::new(tasks),
             slot: WakeSlot::new(),
             stop: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
         })
     }
 
@@ -40,13 +38,12 @@ impl Mail {
 
     /// Drops the command if the node is gone or its inbox full, and says so; `Ok` means that the node will see it or has failed it.
     pub(crate) fn command(&self, command: Command) -> Result<(), Refused> {
-        if self.closed.load(Ordering::SeqCst) {
+        if self.slot.is_closed() {
             return Err(Refused::Stopped);
         }
         self.commands.push(command).map_err(|_| Refused::Full)?;
-        self.slot.wake();
         // The node may have gone between the look and the push: then it did not see the command, and nobody else will.
-        if self.closed.load(Ordering::SeqCst) {
+        if !self.slot.wake() {
             self.fail_commands();
         }
         Ok(())
@@ -116,7 +113,7 @@ impl Mail {
 
     /// The node is gone: what other threads asked for fails, now and later.
     pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::SeqCst);
+        self.slot.close();
         self.fail_commands();
     }
 

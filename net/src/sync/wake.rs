@@ -11,6 +11,8 @@ const DETACHED: u32 = 0;
 const ATTACHING: u32 = 1;
 const AWAKE: u32 = 2;
 const ASLEEP: u32 = 3;
+/// The owner has left for good.
+const CLOSED: u32 = 4;
 
 /// How a sleeping owner is woken. Waking one that is awake must be remembered until it sleeps, as an unpark or an event
 /// descriptor is.
@@ -23,6 +25,9 @@ pub trait Wake: Send + Sync {
 ///
 /// The owner: [`prepare`](WakeSlot::prepare), look for work once more, sleep unless there is some, [`finish`](WakeSlot::finish).
 /// Another thread: publish work, then [`wake`](WakeSlot::wake).
+///
+/// An owner that leaves says so by [`close`](WakeSlot::close), and then takes what is left of the work; who publishes after that
+/// learns it from `wake`.
 pub struct WakeSlot {
     state: AtomicU32,
     /// Written once, before the state becomes [`AWAKE`]; read by those who find it [`ASLEEP`].
@@ -49,14 +54,15 @@ impl WakeSlot {
         if first {
             // SAFETY: only one thread ever takes the state from DETACHED, and nobody reads before the store below.
             self.action.with_mut(|place| unsafe { *place = Some(Box::new(action)) });
-            self.state.store(AWAKE, ord!(Release, "wake-attach"));
+            // Fails if the owner has left meanwhile.
+            let _ = self.state.compare_exchange(ATTACHING, AWAKE, ord!(Release, "wake-attach"), Ordering::Relaxed);
         }
         first
     }
 
-    /// Is it known how the owner is woken?
+    /// Is it known how the owner is woken, and is it still there?
     pub fn is_attached(&self) -> bool {
-        self.state.load(ord!(Acquire, "wake-attached")) >= AWAKE
+        matches!(self.state.load(ord!(Acquire, "wake-attached")), AWAKE | ASLEEP)
     }
 
     /// Owner: says that it is going to sleep. It must look for work once more before it does: what was published before that
@@ -64,7 +70,7 @@ impl WakeSlot {
     ///
     /// # Panics
     ///
-    /// If nothing says how to wake the owner: it would sleep for ever.
+    /// If nothing says how to wake the owner, or it has left: it would sleep for ever.
     pub fn prepare(&self) {
         assert!(self.is_attached(), "nothing is attached that could wake the owner");
         // Release: who sees the announcement sees the attached action.
@@ -79,11 +85,29 @@ impl WakeSlot {
         let _ = self.state.compare_exchange(ASLEEP, AWAKE, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Wakes the owner if it has announced that it sleeps; of several callers, one. Work must be published before.
+    /// Owner: leaves for good. What was published by those whom `wake` told nothing is found by whoever looks after this.
+    pub fn close(&self) {
+        self.state.swap(CLOSED, Ordering::Relaxed);
+        fence(ord!(SeqCst, "wake-close"));
+    }
+
+    /// Has the owner left? Of one that is just leaving, only [`WakeSlot::wake`] tells for sure.
+    pub fn is_closed(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == CLOSED
+    }
+
+    /// Wakes the owner if it has announced that it sleeps; of several callers, one. Work must be published before. `false` if the
+    /// owner has left, perhaps without having seen the work.
     #[inline]
-    pub fn wake(&self) {
+    pub fn wake(&self) -> bool {
         fence(ord!(SeqCst, "wake-check"));
-        self.wake_fenced();
+        match self.state.load(Ordering::Relaxed) {
+            CLOSED => return false,
+            // If it has left since, it will look once more: it announced that after our fence.
+            ASLEEP => _ = self.wake_sleeper(),
+            _ => {}
+        }
+        true
     }
 
     /// [`WakeSlot::wake`] by a caller that has made a full fence since it published its work. `true` if it was this call that
@@ -189,6 +213,22 @@ mod tests {
         slot.prepare();
         slot.wake();
         assert_eq!((first.0.load(Ordering::Relaxed), second.0.load(Ordering::Relaxed)), (1, 0));
+    }
+
+    #[test]
+    fn an_owner_that_left_is_not_woken_and_wakers_learn_it() {
+        let count = Arc::new(Count::default());
+        let slot = WakeSlot::with(count.clone());
+        assert!(slot.wake());
+        slot.prepare();
+        slot.close();
+        slot.finish();
+        assert!(!slot.wake());
+        assert_eq!((slot.is_closed(), slot.is_attached(), count.0.load(Ordering::Relaxed)), (true, false, 0));
+        let never_attached = WakeSlot::new();
+        never_attached.close();
+        assert!(!never_attached.attach(count));
+        assert!(!never_attached.wake());
     }
 
     #[test]
