@@ -170,7 +170,13 @@ impl Future for Cancelled {
         }
         let known = this.key.and_then(|key| watchers.wakers.iter_mut().find(|(k, _)| *k == key));
         match known {
-            Some((_, waker)) => waker.clone_from(cx.waker()),
+            Some((_, waker)) if waker.will_wake(cx.waker()) => {}
+            Some((_, waker)) => {
+                let stale = std::mem::replace(waker, cx.waker().clone());
+                // As in `drop`: it may be the last handle to a task.
+                drop(watchers);
+                drop(stale);
+            }
             None => {
                 let key = watchers.next_key;
                 watchers.next_key += 1;
@@ -258,6 +264,25 @@ mod tests {
         token.cancel(CancelReason::Cancelled);
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
         assert_eq!(kept.as_mut().poll(&mut context), Poll::Ready(CancelReason::Cancelled));
+    }
+
+    /// The last handle to a task that awaits the token too.
+    struct Handle(#[expect(dead_code, reason = "held, not read")] Mutex<Pin<Box<Cancelled>>>);
+
+    impl Wake for Handle {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[test]
+    fn a_waker_that_is_replaced_may_be_the_last_handle_to_another_waiting_task() {
+        let token = CancelToken::new();
+        let (mut task, mut future) = (Box::pin(token.cancelled()), Box::pin(token.cancelled()));
+        assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let handle = Waker::from(Arc::new(Handle(Mutex::new(task))));
+        assert!(future.as_mut().poll(&mut Context::from_waker(&handle)).is_pending());
+        drop(handle);
+        assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!(token.watchers().wakers.len(), 1, "the task was dropped, and did not find the lock held");
     }
 
     #[test]
