@@ -4,9 +4,12 @@
 //! asking.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -24,6 +27,9 @@ use crate::{Failure, PolicyName, Progress, Read};
 const WARM_UP: Duration = Duration::from_secs(1);
 /// A read that takes longer is an error.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// How soon a signal is noticed.
+const SIGNAL_CHECK: Duration = Duration::from_millis(20);
+const STOPPED: &str = "stopped by a signal";
 /// Input of each sort, in bytes.
 const SORT_INPUT: u64 = 128 << 20;
 
@@ -47,9 +53,14 @@ pub(crate) fn run(args: &Read) -> Result<(), Failure> {
         // At random for every policy, so that they differ in nothing but the copies.
         .choice(Choice::Random)
         .build(&local)?;
-    let client = Client { local, replicas, index, tally: Rc::new(RefCell::new(Tally::new()?)) };
-    let outcome = node.block_on(client.measure(args, &stopped, &mut sorts))?;
+    let client = Client { local: local.clone(), replicas, index, tally: Rc::new(RefCell::new(Tally::new()?)) };
+    let outcome = node.block_on(unless_stopped(&local, &stopped, client.measure(args, &mut sorts)));
     drop(sorts);
+    // Ctrl-C reaches replicas in the same terminal too: what failed because they left is of no interest.
+    if stopped.load(Ordering::Relaxed) {
+        return Err(STOPPED.into());
+    }
+    let outcome = outcome?;
 
     if let Some(path) = &args.json {
         let json = serde_json::to_string_pretty(&outcome)?;
@@ -57,15 +68,31 @@ pub(crate) fn run(args: &Read) -> Result<(), Failure> {
     } else {
         print!("{}", table(std::slice::from_ref(&outcome)));
     }
-    if stopped.load(Ordering::Relaxed) {
-        return Err("stopped by a signal".into());
-    }
     match client.tally.borrow().first_error.as_deref() {
         Some(error) => {
             Err(format!("{} of {} reads failed; the first: {error}", outcome.errors, outcome.reads + outcome.errors).into())
         }
         None => Ok(()),
     }
+}
+
+/// Does `work`, or gives it up soon after a signal, whatever it waits for.
+async fn unless_stopped<T>(
+    local: &Local,
+    stopped: &AtomicBool,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let signal = async {
+        while !stopped.load(Ordering::Relaxed) {
+            local.sleep(SIGNAL_CHECK).await;
+        }
+    };
+    let (mut work, mut signal) = (pin!(work), pin!(signal));
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Pending => signal.as_mut().poll(cx).map(|()| Err(STOPPED.into())),
+        done => done,
+    })
+    .await
 }
 
 fn policy(name: PolicyName) -> Policy {
@@ -112,7 +139,7 @@ impl Tally {
 }
 
 impl Client {
-    async fn measure(&self, args: &Read, stopped: &AtomicBool, sorts: &mut Option<Sorts>) -> Result<Outcome, Failure> {
+    async fn measure(&self, args: &Read, sorts: &mut Option<Sorts>) -> Result<Outcome, Failure> {
         let peers: Vec<Peer> = args.replicas.iter().map(|replica| self.local.peer(replica.address)).collect::<Result<_, _>>()?;
         let before = self.stats(&peers).await?;
         let mut random = fastrand::Rng::with_seed(args.seed);
@@ -126,7 +153,7 @@ impl Client {
         loop {
             // Exponential gaps: 1 - u lies in (0, 1].
             due += Duration::from_secs_f64(-(1.0 - random.f64()).ln() / args.rate);
-            if due >= end || stopped.load(Ordering::Relaxed) {
+            if due >= end {
                 break;
             }
             self.local.sleep_until(due).await;

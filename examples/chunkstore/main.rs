@@ -206,11 +206,13 @@ fn print_table(results: &[PathBuf]) -> Result<(), Failure> {
 struct Progress {
     terminal: bool,
     next: Instant,
+    /// Whether a line stands on the terminal that is not yet ended.
+    shown: bool,
 }
 
 impl Progress {
     fn new() -> Progress {
-        Progress { terminal: std::io::stderr().is_terminal(), next: Instant::now() }
+        Progress { terminal: std::io::stderr().is_terminal(), next: Instant::now(), shown: false }
     }
 
     /// Shows a line if it is time for one.
@@ -223,6 +225,7 @@ impl Progress {
         if self.terminal {
             eprint!("\r\x1b[K{}", line());
             let _ = std::io::stderr().flush();
+            self.shown = true;
         } else {
             eprintln!("{}", line());
         }
