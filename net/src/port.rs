@@ -172,9 +172,7 @@ pub enum PortError {
     #[error("{0}")]
     Address(#[from] AddressError),
     /// The address is taken.
-    #[error(
-        "{address} is in use: another process or port holds it; stop that one or choose another port number (0 picks a free one)"
-    )]
+    #[error("{address} is in use: {}", instead(*address))]
     InUse {
         /// The address asked for.
         address: Address,
@@ -206,10 +204,41 @@ pub enum PortError {
     /// A `sim` port was opened by URL in a thread that has no network.
     #[error("this thread has no simulated network: make one with Network::new and install it before opening sim:// ports")]
     NoNetwork,
-    /// The scheme's port is not in this build.
-    #[error("{scheme} ports are not in this build: build with `--features {scheme}`")]
+    /// The scheme is reserved for a port that does not exist yet.
+    #[error("this version has no {scheme} port yet: use udp, mem or sim")]
     NotBuilt {
         /// The URL's scheme.
         scheme: String,
     },
+}
+
+/// What to do about an address that is taken.
+fn instead(address: Address) -> &'static str {
+    match address {
+        Address::Inet(_) => "another process or port holds it; stop that one or choose another port number (0 picks a free one)",
+        Address::Local(_) => "another port here has the name; choose another name, or close that port first",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_whose_port_can_not_be_had_says_what_can() {
+        let clock = Clock::tsc();
+        let mut held = Vec::new();
+        let mut refusal = |url: &str| match open(&url.parse().unwrap(), &clock) {
+            Ok(port) => {
+                held.push(port);
+                String::new()
+            }
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(refusal("xdp://eth1/10.0.0.1:7000"), "this version has no xdp port yet: use udp, mem or sim");
+        assert_eq!(refusal("rdma://10.0.0.1:7000"), "this version has no rdma port yet: use udp, mem or sim");
+        assert_eq!(refusal("mem://taken-twice"), "");
+        let taken = refusal("mem://taken-twice");
+        assert!(taken.contains("choose another name") && !taken.contains("number"), "{taken}");
+    }
 }

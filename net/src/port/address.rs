@@ -63,11 +63,11 @@ impl PartialOrd for LocalName {
 pub enum Scheme {
     /// Kernel UDP sockets.
     Udp,
-    /// AF_XDP.
+    /// AF_XDP; reserved, there is no such port yet.
     Xdp,
-    /// DPDK poll-mode drivers.
+    /// DPDK poll-mode drivers; reserved likewise.
     Dpdk,
-    /// RDMA verbs.
+    /// RDMA verbs; reserved likewise.
     Rdma,
     /// Rings in one process.
     Mem,
@@ -93,7 +93,7 @@ impl Scheme {
     }
 }
 
-/// A port or a peer, as people write it: `udp://10.0.0.1:7000?mtu=1400`, `xdp://eth1/10.0.0.1:7000`, `mem://a`.
+/// A port or a peer, as people write it: `udp://10.0.0.1:7000?mtu=1400`, `mem://a`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortUrl {
     /// The kind of port.
@@ -215,7 +215,7 @@ pub enum AddressError {
     #[error("`{0}` is not a port URL: write scheme://address, like udp://127.0.0.1:7000 or mem://a")]
     Shape(String),
     /// A scheme that does not exist.
-    #[error("`{0}` is not a kind of port: use udp, xdp, dpdk, rdma, mem or sim")]
+    #[error("`{0}` is not a kind of port: use udp, mem or sim")]
     Scheme(String),
     /// Not an IP address with a port number.
     #[error("`{0}` is not an IP address and port: write it like 10.0.0.1:7000 or [::1]:7000")]
@@ -266,7 +266,7 @@ mod tests {
     fn each_malformed_url_says_what_to_write() {
         for (url, expected) in [
             ("10.0.0.1:7000", "scheme://address"),
-            ("tcp://10.0.0.1:7000", "use udp"),
+            ("tcp://10.0.0.1:7000", "use udp, mem or sim"),
             ("udp://10.0.0.1", "IP address and port"),
             ("udp://eth0/10.0.0.1:1", "scheme://address"),
             ("mem://", "letters"),

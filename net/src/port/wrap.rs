@@ -39,7 +39,7 @@ pub(super) fn split(url: &PortUrl) -> Result<(PortUrl, Wrappers), PortError> {
         Scheme::Udp => super::udp::OPTIONS,
         Scheme::Mem => super::mem::OPTIONS,
         Scheme::Sim => super::sim::OPTIONS,
-        // Ports that are not in this build have said so before their options matter.
+        // That there is no such port comes before what its options would be.
         Scheme::Xdp | Scheme::Dpdk | Scheme::Rdma => return Err(PortError::NotBuilt { scheme: url.scheme.name().to_owned() }),
     };
     url.only_options(&[own, OPTIONS].concat())?;
