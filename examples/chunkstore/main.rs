@@ -140,7 +140,7 @@ impl PolicyName {
         match self {
             PolicyName::None => "none",
             PolicyName::Hedged => "hedged",
-            PolicyName::Tied => "tied",
+            PolicyName::Tied => "tied, then hedged",
         }
     }
 }
@@ -232,11 +232,22 @@ impl Progress {
     }
 
     /// Replaces the line by a last one.
-    fn end(&self, line: &str) {
-        if self.terminal {
+    fn end(&mut self, line: &str) {
+        self.clear();
+        eprintln!("{line}");
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
             eprint!("\r\x1b[K");
         }
-        eprintln!("{line}");
+    }
+}
+
+/// What was given up leaves no half line before its error.
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 
