@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// What one run of `chunkstore read` measured. Times are from the moment a read was due, not from when it was sent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
-    /// none, hedged or tied.
+    /// What the table calls the policy.
     pub(crate) policy: String,
     /// What went on beside it: idle, sort (in each replica), or shared sort (on the machine).
     pub(crate) interference: String,
@@ -35,7 +35,14 @@ pub(crate) struct Outcome {
     pub(crate) cancel_us: Option<f64>,
 }
 
-/// The table of `outcomes`, in the order given.
+/// What the columns are.
+const LEGEND: &str = "\
+Times run from the moment a read was due until it was verified; a first second of warm-up counts neither there nor in `reads`.
+Extra requests: copies sent beyond one a read. Extra disk reads: what the replicas read beyond one a read, because two of them
+started the same one (double starts). Cancel: from one replica's start to the drop of the copy that another had queued.
+";
+
+/// The table of `outcomes`, in the order given, and what its columns are.
 pub(crate) fn table(outcomes: &[Outcome]) -> String {
     let mut out = String::new();
     let head = ["", "policy", "reads", "p50", "p90", "p99", "p99.9", "extra", "extra disk", "double", "cancel"];
@@ -61,11 +68,13 @@ pub(crate) fn table(outcomes: &[Outcome]) -> String {
             ],
         );
     }
+    out.push('\n');
+    out.push_str(LEGEND);
     out
 }
 
 fn write_line(out: &mut String, cells: &[String; 11]) {
-    const WIDTHS: [usize; 11] = [12, 7, 7, 8, 8, 8, 8, 9, 11, 7, 8];
+    const WIDTHS: [usize; 11] = [12, 17, 8, 8, 8, 8, 8, 9, 11, 7, 8];
     for (n, (cell, width)) in cells.iter().zip(WIDTHS).enumerate() {
         // Words to the left, numbers to the right; a string takes whatever is written to it.
         let _ = if n < 2 { write!(out, "{cell:<width$}") } else { write!(out, "{cell:>width$}") };
@@ -100,9 +109,9 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let text = table(&[outcome("tied", "idle", Some(14.6)), outcome("none", "sort", None)]);
+        let text = table(&[outcome("tied, then hedged", "idle", Some(14.6)), outcome("none", "sort", None)]);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 4, "{text}");
+        assert_eq!(lines[4], "", "{text}");
         assert!(lines[2].starts_with("idle        tied") && lines[3].starts_with("sort        none"), "{text}");
         assert!(lines[2].ends_with("15") && lines[3].ends_with('-'), "{text}");
         assert_eq!(lines[2].find("31.00"), lines[3].find("31.00"));
