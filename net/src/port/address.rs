@@ -146,6 +146,9 @@ impl FromStr for PortUrl {
         let mut options = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').ok_or_else(|| AddressError::Shape(url.to_owned()))?;
+            if options.iter().any(|(known, _)| known == key) {
+                return Err(AddressError::Repeated(key.to_owned()));
+            }
             options.push((key.to_owned(), value.to_owned()));
         }
         let (device, host) = match place.rsplit_once('/') {
@@ -231,6 +234,12 @@ pub enum AddressError {
         /// Its value.
         value: String,
     },
+    /// An option is given more than once.
+    #[error("option `{0}` is given twice: keep one")]
+    Repeated(String),
+    /// The address of a peer has port number 0, which nobody can be reached at.
+    #[error("{0} can't be a peer: port 0 is for binding to any free port; use the one that the peer says it has")]
+    PortZero(SocketAddr),
     /// An option that this kind of port does not have.
     #[error("{scheme} ports have no option `{option}` (known: {known})")]
     UnknownOption {
@@ -272,6 +281,7 @@ mod tests {
             ("mem://", "letters"),
             ("mem://a-name-that-is-far-too-long", "letters"),
             ("udp://10.0.0.1:7000?mtu", "scheme://address"),
+            ("udp://10.0.0.1:7000?mtu=1400&gso=1&mtu=9000", "`mtu` is given twice"),
         ] {
             let error = url.parse::<PortUrl>().unwrap_err().to_string();
             assert!(error.contains(expected), "{url}: {error}");

@@ -46,15 +46,14 @@ pub(crate) fn number(
     default: usize,
     range: std::ops::RangeInclusive<usize>,
 ) -> Result<usize, PortError> {
-    let value = url.option(name, default)?;
-    if range.contains(&value) {
-        return Ok(value);
+    let value: String = url.option(name, default.to_string())?;
+    match value.parse() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        _ => {
+            let reason = format!("use {} to {}", range.start(), range.end());
+            Err(PortError::Option { option: name.to_owned(), value, reason })
+        }
     }
-    Err(PortError::Option {
-        option: name.to_owned(),
-        value: value.to_string(),
-        reason: format!("use {} to {}", range.start(), range.end()),
-    })
 }
 
 /// Smallest MTU that a port may be given: a packet header with some payload, and a small control packet, fit.
@@ -85,5 +84,8 @@ mod tests {
         let url: PortUrl = "mem://a?frames=3".parse().unwrap();
         let error = number(&url, "frames", 64, FRAMES).unwrap_err().to_string();
         assert_eq!(error, "frames=3: use 16 to 1048576");
+        let url: PortUrl = "mem://a?frames=many".parse().unwrap();
+        let error = number(&url, "frames", 64, FRAMES).unwrap_err().to_string();
+        assert_eq!(error, "frames=many: use 16 to 1048576");
     }
 }

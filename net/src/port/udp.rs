@@ -300,8 +300,8 @@ mod tests {
             (taken.as_str(), "is in use"),
             ("udp://192.0.2.77:7000", "192.0.2.77:7000 is not an address of this machine"),
             ("udp://127.0.0.1:0?mtu=70000", "mtu=70000: use 256 to 65507"),
-            ("udp://127.0.0.1:0?mtu=big", "mtu=big has a value that can't be read"),
-            ("udp://127.0.0.1:0?gso=maybe", "gso=maybe has a value that can't be read"),
+            ("udp://127.0.0.1:0?mtu=big", "use 256 to 65507"),
+            ("udp://127.0.0.1:0?gso=maybe", "gso=maybe: use 1, true or on"),
             ("udp://127.0.0.1:0?frames=1", "frames=1: use 16 to"),
         ] {
             let error = UdpPort::open(&url.parse().unwrap()).unwrap_err().to_string();

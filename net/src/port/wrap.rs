@@ -12,7 +12,7 @@
 //! The capture is next to the device and shows what the wire carries; faults come after it; the trace is next to the protocol and
 //! shows what that sends and gets.
 
-use super::{AddressError, Port, PortError, PortUrl, Scheme};
+use super::{Port, PortError, PortUrl, Scheme};
 use crate::clock::Clock;
 
 mod fault;
@@ -44,7 +44,7 @@ pub(super) fn split(url: &PortUrl) -> Result<(PortUrl, Wrappers), PortError> {
     };
     url.only_options(&[own, OPTIONS].concat())?;
     let fault = FaultConfig {
-        seed: url.option("seed", 0)?,
+        seed: seed(url)?,
         loss: probability(url, "loss")?,
         duplicate: probability(url, "dup")?,
         reorder: probability(url, "reorder")?,
@@ -77,21 +77,30 @@ impl Wrappers {
 }
 
 /// Reads a yes-or-no option: `1`, `true`, `on` or `0`, `false`, `off`.
-pub(super) fn switch(url: &PortUrl, name: &str, default: bool) -> Result<bool, AddressError> {
+pub(super) fn switch(url: &PortUrl, name: &str, default: bool) -> Result<bool, PortError> {
     let value: String = url.option(name, if default { "1" } else { "0" }.to_owned())?;
     match value.as_str() {
         "1" | "true" | "on" => Ok(true),
         "0" | "false" | "off" => Ok(false),
-        _ => Err(AddressError::Option { option: name.to_owned(), value }),
+        _ => Err(refused(name, value, "use 1, true or on, or 0, false or off")),
     }
 }
 
 fn probability(url: &PortUrl, name: &str) -> Result<f64, PortError> {
-    let value = url.option(name, 0.0)?;
-    if (0.0..=1.0).contains(&value) {
-        return Ok(value);
+    let value: String = url.option(name, "0".to_owned())?;
+    match value.parse() {
+        Ok(probability) if (0.0..=1.0).contains(&probability) => Ok(probability),
+        _ => Err(refused(name, value, "use a probability, 0 to 1")),
     }
-    Err(PortError::Option { option: name.to_owned(), value: value.to_string(), reason: "use a probability, 0 to 1".to_owned() })
+}
+
+fn seed(url: &PortUrl) -> Result<u64, PortError> {
+    let value: String = url.option("seed", "0".to_owned())?;
+    value.parse().map_err(|_| refused("seed", value, "use a whole number of up to 64 bits"))
+}
+
+fn refused(option: &str, value: String, reason: &str) -> PortError {
+    PortError::Option { option: option.to_owned(), value, reason: reason.to_owned() }
 }
 
 #[cfg(test)]
@@ -119,8 +128,9 @@ mod tests {
             ("mem://a?gso=1", "mem ports have no option `gso` (known: mtu, slots, peers, frames, pcap"),
             ("mem://a?loss=2", "loss=2: use a probability, 0 to 1"),
             ("mem://a?loss=NaN", "use a probability"),
-            ("mem://a?trace=maybe", "trace=maybe has a value that can't be read"),
-            ("mem://a?seed=x", "seed=x has a value that can't be read"),
+            ("mem://a?loss=often", "loss=often: use a probability"),
+            ("mem://a?trace=maybe", "trace=maybe: use 1, true or on"),
+            ("mem://a?seed=x", "seed=x: use a whole number"),
         ] {
             let error = parts(url).unwrap_err().to_string();
             assert!(error.contains(expected), "{url}: {error}");
