@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tautline_net::endpoint::{CloseReason, ConnectError};
-use tautline_net::port::PortError;
+use tautline_net::port::{AddressError, PortError};
 
 use crate::method::Method;
 use crate::status::Status;
@@ -86,6 +86,9 @@ pub enum CallError {
     /// The session could not be opened. The request was not sent.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// The peer's name is no address that can be called. Nothing was sent.
+    #[error(transparent)]
+    Address(Box<AddressError>),
     /// The peer broke the call protocol.
     #[error("the peer sent a reply that makes no sense")]
     Protocol,
@@ -118,6 +121,13 @@ pub enum Limit {
     Inbox,
 }
 
+impl From<AddressError> for CallError {
+    fn from(error: AddressError) -> CallError {
+        // Boxed: results of calls are moved often, and this one is rare and large.
+        CallError::Address(Box::new(error))
+    }
+}
+
 impl CallError {
     /// What is known of the call at the server.
     pub fn fate(&self) -> Fate {
@@ -130,7 +140,11 @@ impl CallError {
                 Fate::NotExecuted
             }
             CallError::Status(_) | CallError::Decode(_) => Fate::Executed,
-            CallError::TooLarge { .. } | CallError::Full(_) | CallError::Encode(_) | CallError::Connect(_) => Fate::NotSent,
+            CallError::TooLarge { .. }
+            | CallError::Full(_)
+            | CallError::Encode(_)
+            | CallError::Connect(_)
+            | CallError::Address(_) => Fate::NotSent,
             CallError::Protocol => Fate::MaybeExecuted,
         }
     }
@@ -235,7 +249,7 @@ pub enum BuildError {
 #[non_exhaustive]
 pub enum ServeError {
     /// Its number is taken, by itself or by a name with the same hash.
-    #[error("{method} has the number {:#010x}, which {holder} has already: rename one of them", method.id())]
+    #[error("{}", taken(method, holder))]
     Taken {
         /// The method refused.
         method: Method,
@@ -265,6 +279,13 @@ pub enum SpawnError {
     Stopped,
 }
 
+fn taken(method: &Method, holder: &Method) -> String {
+    if method.name() == holder.name() {
+        return format!("{method} is already served");
+    }
+    format!("{method} has the number {:#010x}, which {holder} has already: rename one of them", method.id())
+}
+
 fn describe(fate: Fate) -> &'static str {
     match fate {
         Fate::NotSent => "not sent",
@@ -288,6 +309,14 @@ mod tests {
         let error = CallError::Disconnected { reason: CloseReason::PeerDead, fate: Fate::MaybeExecuted };
         assert_eq!(error.to_string(), "disconnected: the peer went silent (may have been executed)");
         assert_eq!(CallError::Overloaded { retry_after: None }.fate(), Fate::NotExecuted);
+    }
+
+    #[test]
+    fn a_method_served_twice_is_told_from_two_names_with_one_number() {
+        let (a, b) = (Method::named("a/B"), Method::from_id(Method::named("a/B").id()));
+        assert_eq!(ServeError::Taken { method: a, holder: a }.to_string(), "a/B is already served");
+        let error = ServeError::Taken { method: a, holder: b }.to_string();
+        assert!(error.contains("rename one"), "{error}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use tautline_net::payload::Payload;
 use tautline_net::port::Address;
 
 use crate::client::call::CallResult;
+use crate::client::peers::{ToAddress, reachable};
 use crate::error::{CallError, Fate, Limit};
 use crate::local::Local;
 use crate::mail::{Mail, Refused};
@@ -50,11 +51,18 @@ impl Handle {
         self.address
     }
 
-    /// Calls a method of the node at `peer` (an [`Address`], a socket address or a [`Peer`](crate::Peer)). Await the result or
-    /// [wait](RemoteCall::wait) for it; dropping it cancels the call.
-    pub fn call(&self, peer: impl Into<Address>, method: Method, payload: impl Into<Payload>, options: CallOptions) -> RemoteCall {
+    /// Calls a method of the node at `peer`, named as for [`Local::peer`]. Await the result or [wait](RemoteCall::wait) for it;
+    /// dropping it cancels the call.
+    pub fn call(&self, peer: impl ToAddress, method: Method, payload: impl Into<Payload>, options: CallOptions) -> RemoteCall {
         let slot = Arc::new(RemoteSlot::default());
-        let command = Command::Call { peer: peer.into(), method, payload: payload.into(), options, slot: slot.clone() };
+        let peer = match reachable(&peer) {
+            Ok(peer) => peer,
+            Err(error) => {
+                slot.complete(Err(error.into()));
+                return RemoteCall { slot, mail: self.mail.clone() };
+            }
+        };
+        let command = Command::Call { peer, method, payload: payload.into(), options, slot: slot.clone() };
         if let Err(refused) = self.mail.command(command) {
             slot.complete(Err(match refused {
                 Refused::Full => CallError::Full(Limit::Inbox),

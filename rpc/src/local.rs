@@ -14,7 +14,7 @@ use tautline_net::port::{Address, AddressError};
 
 use crate::client::call::{CallId, Sink};
 use crate::client::future::{Call, TypedCall};
-use crate::client::peers::{Peer, ToAddress};
+use crate::client::peers::{Peer, ToAddress, reachable};
 use crate::client::submit::Completion;
 use crate::codec::{Codec, CodecError, Rpc};
 use crate::core::Core;
@@ -77,7 +77,7 @@ pub struct Local {
 impl Local {
     /// Looks a peer up, to call it: by URL, [`Address`] or socket address. No packet is sent; the first call opens a session.
     pub fn peer(&self, name: impl ToAddress) -> Result<Peer, AddressError> {
-        let address = name.to_address()?;
+        let address = reachable(&name)?;
         Ok(self.shared.core.borrow_mut().client.table.peers.handle(address))
     }
 

@@ -83,6 +83,14 @@ impl<T: ToAddress + ?Sized> ToAddress for &T {
     }
 }
 
+/// The address that `name` stands for, if a peer can have it.
+pub(crate) fn reachable(name: &impl ToAddress) -> Result<Address, AddressError> {
+    match name.to_address()? {
+        Address::Inet(address) if address.port() == 0 => Err(AddressError::PortZero(address)),
+        address => Ok(address),
+    }
+}
+
 /// One peer and class: credits, and the calls that wait for one, oldest first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lane {
@@ -229,5 +237,18 @@ mod tests {
     fn a_peer_is_named_by_url_or_address() {
         assert_eq!("udp://127.0.0.1:7".to_address(), Ok(address(7)));
         assert!("127.0.0.1:7".to_address().is_err());
+        assert_eq!(reachable(&"udp://127.0.0.1:7"), Ok(address(7)));
+        assert_eq!(reachable(&"mem://a").unwrap().to_string(), "a");
+    }
+
+    #[test]
+    fn nobody_is_reached_at_port_zero() {
+        let node = crate::Node::builder("mem://port-zero").build().unwrap();
+        let error = node.local().peer("udp://127.0.0.1:0").unwrap_err();
+        assert!(error.to_string().contains("127.0.0.1:0 can't be a peer: port 0"), "{error}");
+        let call = |peer: &str| node.handle().call(peer, crate::Method::named("a/B"), "", Default::default()).wait();
+        let error = call("udp://127.0.0.1:0").unwrap_err();
+        assert_eq!((error.fate(), error), (crate::Fate::NotSent, AddressError::PortZero(([127, 0, 0, 1], 0).into()).into()));
+        assert!(call("127.0.0.1:7").unwrap_err().to_string().contains("scheme://address"));
     }
 }
