@@ -48,6 +48,15 @@ impl Shared {
         result
     }
 
+    /// What was counted, and by the layers below until now.
+    pub(crate) fn metrics(&self) -> Ref<'_, Metrics> {
+        // Somebody may hold the metrics of before; then those below are as of then.
+        if let Ok(mut core) = self.core.try_borrow_mut() {
+            core.metrics.below = Some((core.endpoint.counters(), core.endpoint.port_counters()));
+        }
+        Ref::map(self.core.borrow(), |core| &core.metrics)
+    }
+
     /// Runs what waited for the end of a borrow.
     pub(crate) fn settle(&self) {
         loop {
@@ -181,7 +190,7 @@ impl Local {
 
     /// What the node has counted. Let go of it before the next call into the node.
     pub fn metrics(&self) -> Ref<'_, Metrics> {
-        Ref::map(self.shared.core.borrow(), |core| &core.metrics)
+        self.shared.metrics()
     }
 }
 

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use tautline_net::class::Class;
+use tautline_net::endpoint::EndpointCounters;
+use tautline_net::port::PortCounters;
 
 use crate::error::ErrorKind;
 use crate::method::{Method, MethodTable};
@@ -172,6 +174,8 @@ pub struct Metrics {
     client: Vec<(Method, [Option<Box<ClientSeries>>; Class::COUNT])>,
     client_index: MethodTable,
     client_limit: usize,
+    /// What the endpoint and its port had counted when these metrics were last asked for.
+    pub(crate) below: Option<(EndpointCounters, PortCounters)>,
 }
 
 /// Where the calls of all methods beyond the limit are counted.
@@ -185,6 +189,7 @@ impl Metrics {
             client: vec![(OTHER, Default::default())],
             client_index: MethodTable::new(),
             client_limit,
+            below: None,
         }
     }
 
@@ -214,7 +219,8 @@ impl Metrics {
         })
     }
 
-    /// Everything in the text format of Prometheus.
+    /// Everything in the text format of Prometheus, with what the endpoint and the port below had counted when the node or
+    /// [`Local`](crate::Local) gave these metrics.
     pub fn prometheus(&self) -> String {
         prometheus::text(self)
     }

@@ -158,7 +158,7 @@ impl Node {
 
     /// What the node has counted.
     pub fn metrics(&self) -> Ref<'_, Metrics> {
-        Ref::map(self.shared.core.borrow(), |core| &core.metrics)
+        self.shared.metrics()
     }
 
     /// What the endpoint below has counted.

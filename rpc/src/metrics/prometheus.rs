@@ -2,93 +2,166 @@
 
 use std::fmt::Write;
 
+use tautline_net::endpoint::EndpointCounters;
+use tautline_net::port::PortCounters;
+
 use super::{ClientSeries, Latency, Metrics, ServerSeries};
 use crate::error::ErrorKind;
 
 const QUANTILES: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
 
-/// All metrics of a node.
+/// All metrics of a node. A family that has no sample is left out.
 pub(super) fn text(metrics: &Metrics) -> String {
     let mut out = String::new();
     node(&mut out, metrics);
     server(&mut out, metrics);
     client(&mut out, metrics);
+    if let Some((endpoint, port)) = &metrics.below {
+        below(&mut out, endpoint, port);
+    }
     out
 }
 
 fn node(out: &mut String, metrics: &Metrics) {
     let node = &metrics.node;
-    for (name, value) in [
-        ("malformed", node.malformed),
-        ("unknown_method", node.unknown_method),
-        ("unsupported", node.unsupported),
-        ("late_replies", node.late_replies),
-        ("duplicate_calls", node.duplicate_calls),
-        ("cancelled_before_arrival", node.cancelled_before_arrival),
-        ("late_cancels", node.late_cancels),
-        ("replies_dropped", node.replies_dropped),
-        ("sessions_overrun", node.sessions_overrun),
-        ("commands", node.commands),
-        ("task_panics", node.task_panics),
-        ("turns", node.turns),
-        ("waits", node.waits),
-    ] {
-        let _ = write!(out, "# TYPE tautline_node_{name}_total counter\ntautline_node_{name}_total {value}\n");
+    let counters = [
+        ("malformed", "Messages dropped because their head could not be read.", node.malformed),
+        ("unknown_method", "Requests for methods that are not served here.", node.unknown_method),
+        ("unsupported", "Requests of a version, class or extension that is not known here.", node.unsupported),
+        ("late_replies", "Replies to calls that had ended.", node.late_replies),
+        ("duplicate_calls", "Requests dropped because their call is being served.", node.duplicate_calls),
+        ("cancelled_before_arrival", "Requests dropped because their cancel overtook them.", node.cancelled_before_arrival),
+        ("late_cancels", "Cancels for calls that had ended or not arrived.", node.late_cancels),
+        ("replies_dropped", "Replies that could not be sent: the session had ended.", node.replies_dropped),
+        ("sessions_overrun", "Sessions closed because no reply fitted into their queue.", node.sessions_overrun),
+        ("commands", "Commands from other threads.", node.commands),
+        ("task_panics", "Tasks that panicked.", node.task_panics),
+        ("turns", "Turns of the poll loop.", node.turns),
+        ("waits", "Times the poller blocked.", node.waits),
+    ];
+    plain(out, "node", &counters);
+}
+
+fn below(out: &mut String, endpoint: &EndpointCounters, port: &PortCounters) {
+    let counters = [
+        ("packets_received", "Packets received and taken.", endpoint.packets_received),
+        ("packets_sent", "Packets handed to the port.", endpoint.packets_sent),
+        ("messages_received", "Whole messages received.", endpoint.messages_received),
+        ("messages_sent", "Messages accepted for sending.", endpoint.messages_sent),
+        ("malformed", "Packets dropped: cut short, of an unknown version, or damaged.", endpoint.malformed),
+        ("stray", "Packets dropped: for a session that is not known here.", endpoint.stray),
+        ("duplicate_packets", "Packets dropped: seen before, or too old to tell.", endpoint.duplicate_packets),
+        ("duplicate_data", "Data ignored because it was there already.", endpoint.duplicate_data),
+        ("deferred", "Fragments dropped for want of reassembly memory.", endpoint.deferred),
+        ("retransmitted", "Fragments sent again.", endpoint.retransmitted),
+        ("lost", "Packets declared lost.", endpoint.lost),
+        ("probes", "Probe time-outs.", endpoint.probes),
+        ("refused", "Handshakes refused.", endpoint.refused),
+        ("resets", "Resets sent for unknown sessions.", endpoint.resets),
+        ("challenges", "Handshakes answered by a challenge.", endpoint.challenges),
+        ("port_errors", "Failures of the port's calls.", endpoint.port_errors),
+    ];
+    plain(out, "endpoint", &counters);
+    let counters = [
+        ("received", "Datagrams received.", port.received),
+        ("transmitted", "Datagrams handed to the device.", port.transmitted),
+        ("dropped_no_frame", "Datagrams dropped because no receive frame was free.", port.dropped_no_frame),
+        ("dropped_oversize", "Datagrams dropped because they were longer than the MTU.", port.dropped_oversize),
+        ("send_failed", "Datagrams given for sending and lost.", port.send_failed),
+        ("segmentation_fallbacks", "Segmented sends repeated one by one.", port.segmentation_fallbacks),
+        ("transmit_full", "Times the device had no room for a whole burst.", port.transmit_full),
+        ("network_errors", "Errors the network reported of datagrams sent before.", port.network_errors),
+    ];
+    plain(out, "port", &counters);
+}
+
+fn plain(out: &mut String, layer: &str, counters: &[(&str, &str, u64)]) {
+    for (name, help, value) in counters {
+        let name = format!("tautline_{layer}_{name}_total");
+        head(out, &name, help, "counter");
+        let _ = writeln!(out, "{name} {value}");
     }
 }
 
 fn server(out: &mut String, metrics: &Metrics) {
+    if metrics.servers().next().is_none() {
+        return;
+    }
     type Read = fn(&ServerSeries) -> u64;
-    let counters: [(&str, Read); 9] = [
-        ("requests", |s| s.requests),
-        ("replies", |s| s.replies),
-        ("statuses", |s| s.statuses),
-        ("overloaded", |s| s.overloaded),
-        ("expired", |s| s.expired),
-        ("cancelled_queued", |s| s.cancelled_queued),
-        ("cancelled_running", |s| s.cancelled_running),
-        ("orphaned", |s| s.orphaned),
-        ("panics", |s| s.panics),
+    let counters: [(&str, &str, Read); 9] = [
+        ("requests", "Requests received.", |s| s.requests),
+        ("replies", "Requests answered with a reply.", |s| s.replies),
+        ("statuses", "Requests answered with a status by their handler.", |s| s.statuses),
+        ("overloaded", "Requests pushed back: a queue was full.", |s| s.overloaded),
+        ("expired", "Requests dropped because their deadline passed before they started.", |s| s.expired),
+        ("cancelled_queued", "Requests cancelled in the queue.", |s| s.cancelled_queued),
+        ("cancelled_running", "Requests cancelled while their handler ran.", |s| s.cancelled_running),
+        ("orphaned", "Requests dropped from the queue because their session ended.", |s| s.orphaned),
+        ("panics", "Handlers that panicked.", |s| s.panics),
     ];
-    for (name, read) in counters {
-        let _ = writeln!(out, "# TYPE tautline_server_{name}_total counter");
+    for (name, help, read) in counters {
+        let name = format!("tautline_server_{name}_total");
+        head(out, &name, help, "counter");
         for (method, class, series) in metrics.servers() {
             let labels = labels(&method.to_string(), class.name());
-            let _ = writeln!(out, "tautline_server_{name}_total{{{labels}}} {}", read(series));
+            let _ = writeln!(out, "{name}{{{labels}}} {}", read(series));
         }
     }
     type Times = fn(&ServerSeries) -> &Latency;
-    let times: [(&str, Times); 2] = [("service_time", |s| &s.service_time), ("queue_delay", |s| &s.queue_delay)];
-    for (name, read) in times {
-        let _ = writeln!(out, "# TYPE tautline_server_{name}_seconds summary");
-        for (method, class, series) in metrics.servers() {
-            let labels = labels(&method.to_string(), class.name());
-            summary(out, &format!("tautline_server_{name}_seconds"), &labels, read(series));
-        }
+    let times: [(&str, &str, Times); 2] = [
+        (
+            "tautline_server_sampled_service_time_seconds",
+            "From a handler's start to its end. Of inline handlers one run in 64 is measured: _sum and _count are of those alone.",
+            |s| &s.service_time,
+        ),
+        ("tautline_server_queue_delay_seconds", "From arrival to start, of requests that waited in the run queue.", |s| {
+            &s.queue_delay
+        }),
+    ];
+    for (name, help, read) in times {
+        let all = metrics.servers().map(|(method, class, series)| (labels(&method.to_string(), class.name()), read(series)));
+        summaries(out, name, help, all);
     }
 }
 
 fn client(out: &mut String, metrics: &Metrics) {
+    if metrics.clients().next().is_none() {
+        return;
+    }
     type Read = fn(&ClientSeries) -> u64;
-    let counters: [(&str, Read); 2] = [("calls", |s| s.calls), ("replies", |s| s.replies)];
-    for (name, read) in counters {
-        let _ = writeln!(out, "# TYPE tautline_client_{name}_total counter");
+    let counters: [(&str, &str, Read); 2] =
+        [("calls", "Calls begun.", |s| s.calls), ("replies", "Calls that ended with a reply.", |s| s.replies)];
+    for (name, help, read) in counters {
+        let name = format!("tautline_client_{name}_total");
+        head(out, &name, help, "counter");
         for (method, class, series) in metrics.clients() {
             let labels = labels(&method.to_string(), class.name());
-            let _ = writeln!(out, "tautline_client_{name}_total{{{labels}}} {}", read(series));
+            let _ = writeln!(out, "{name}{{{labels}}} {}", read(series));
         }
     }
-    let _ = writeln!(out, "# TYPE tautline_client_errors_total counter");
+    head(out, "tautline_client_errors_total", "Calls that ended without a reply, by kind.", "counter");
     for (method, class, series) in metrics.clients() {
         let labels = labels(&method.to_string(), class.name());
         for kind in ErrorKind::ALL {
             let _ = writeln!(out, "tautline_client_errors_total{{{labels},kind=\"{}\"}} {}", kind.name(), series.errors_of(kind));
         }
     }
-    let _ = writeln!(out, "# TYPE tautline_client_latency_seconds summary");
-    for (method, class, series) in metrics.clients() {
-        let labels = labels(&method.to_string(), class.name());
-        summary(out, "tautline_client_latency_seconds", &labels, &series.latency);
+    let all = metrics.clients().map(|(method, class, series)| (labels(&method.to_string(), class.name()), &series.latency));
+    summaries(out, "tautline_client_latency_seconds", "From a call to its reply, of calls that got one.", all);
+}
+
+fn head(out: &mut String, name: &str, help: &str, kind: &str) {
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+/// A family of summaries; those that have recorded nothing have no quantiles to tell and are left out.
+fn summaries<'a>(out: &mut String, name: &str, help: &str, all: impl Iterator<Item = (String, &'a Latency)>) {
+    let mut recorded = all.filter(|(_, latency)| latency.count() > 0).peekable();
+    if recorded.peek().is_some() {
+        head(out, name, help, "summary");
+    }
+    for (labels, latency) in recorded {
+        summary(out, name, &labels, latency);
     }
 }
 
@@ -115,26 +188,55 @@ mod tests {
     use crate::method::Method;
 
     #[test]
-    fn every_line_is_a_type_or_a_sample_and_every_sample_has_its_type() {
+    fn every_sample_has_its_family_and_every_family_its_help_and_samples() {
         let mut metrics = Metrics::new(8);
         metrics.add_service(Method::named("a\"b\\c"));
         metrics.serving(0, Class::Normal).requests = 3;
         let index = metrics.client_method(Method::named("x.Y/Z"));
         metrics.calling(index, Class::Interactive).latency.record(2_000_000);
+        metrics.below = Some((
+            EndpointCounters { retransmitted: 7, ..EndpointCounters::default() },
+            PortCounters { received: 9, ..PortCounters::default() },
+        ));
         let text = metrics.prometheus();
-        let mut typed = std::collections::HashSet::new();
+        let mut families = std::collections::HashMap::new();
+        let mut helped = String::new();
         for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                helped = rest.split(' ').next().unwrap().to_owned();
+                continue;
+            }
             if let Some(rest) = line.strip_prefix("# TYPE ") {
-                assert!(typed.insert(rest.split(' ').next().unwrap().to_owned()), "typed twice: {line}");
+                let name = rest.split(' ').next().unwrap();
+                assert_eq!(name, helped, "no help before {line}");
+                assert!(families.insert(name.to_owned(), 0).is_none(), "typed twice: {line}");
                 continue;
             }
             let (series, value) = line.rsplit_once(' ').unwrap();
             value.parse::<f64>().unwrap_or_else(|_| panic!("no number: {line}"));
             let name = series.split('{').next().unwrap();
             let base = name.trim_end_matches("_sum").trim_end_matches("_count");
-            assert!(typed.contains(name) || typed.contains(base), "no type: {line}");
+            assert_eq!(base, helped, "not with its family: {line}");
+            *families.get_mut(base).unwrap_or_else(|| panic!("no type: {line}")) += 1;
         }
+        assert!(families.values().all(|samples| *samples > 0), "{families:?}");
         assert!(text.contains("tautline_server_requests_total{method=\"a\\\"b\\\\c\",class=\"normal\"} 3"));
         assert!(text.contains("tautline_client_latency_seconds_count{method=\"x.Y/Z\",class=\"interactive\"} 1"));
+        assert!(text.contains("\ntautline_endpoint_retransmitted_total 7\n"));
+        assert!(text.contains("\ntautline_port_received_total 9\n"));
+        assert!(!text.contains("service_time"), "nothing was measured yet");
+        metrics.serving(0, Class::Normal).service_time.record(5_000);
+        assert!(metrics.prometheus().contains("\ntautline_server_sampled_service_time_seconds_count{"));
+    }
+
+    #[test]
+    fn a_node_tells_what_its_endpoint_and_port_counted() {
+        let mut node = crate::Node::builder("mem://prometheus-below").build().unwrap();
+        node.poll();
+        for text in [node.metrics().prometheus(), node.local().metrics().prometheus()] {
+            assert!(text.contains("\ntautline_endpoint_packets_sent_total 0\n"), "{text}");
+            assert!(text.contains("\ntautline_port_transmitted_total 0\n"), "{text}");
+        }
+        assert!(!node.metrics().prometheus().contains("tautline_server_requests"), "it serves nothing");
     }
 }
