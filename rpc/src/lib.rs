@@ -43,6 +43,45 @@
 //! that waits for other calls). A [`Local`] makes calls on the node's thread, as futures ([`Local::call`]) or without allocation
 //! by tags ([`Local::submit`]); a [`Handle`] makes them from any other thread.
 //!
+//! # Typed calls
+//!
+//! An [`Rpc`] says a method's types and how they become bytes, once for both sides: [`Plain`] for structs of fixed layout
+//! (derive zerocopy 0.8's traits), [`Proto`] for protocol buffers (prost 0.14's `Message`), [`Raw`] for bytes, or your own [`Codec`].
+//!
+//! ```
+//! use tautline_rpc::{CallOptions, Method, Node, Plain, Rpc, Service};
+//! use zerocopy::{FromBytes, Immutable, IntoBytes, byteorder::little_endian::U64};
+//!
+//! #[derive(FromBytes, IntoBytes, Immutable)]
+//! #[repr(C)]
+//! struct Pair {
+//!     a: U64,
+//!     b: U64,
+//! }
+//!
+//! struct Add;
+//!
+//! impl Rpc for Add {
+//!     type Request = Pair;
+//!     type Reply = U64;
+//!     type Codec = Plain;
+//!     const METHOD: Method = Method::named("example.Math/Add");
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut node = Node::builder("mem://adder").build()?;
+//! node.serve(Add::METHOD, Service::inline_typed::<Add>(|pair, _| Ok(U64::new(pair.a.get() + pair.b.get()))))?;
+//!
+//! // A node may call itself; between two nodes this is the same.
+//! let local = node.local();
+//! let peer = local.peer("mem://adder")?;
+//! let pair = Pair { a: U64::new(2), b: U64::new(3) };
+//! let sum = node.block_on(local.call_typed::<Add>(peer, pair, CallOptions::new()))?;
+//! assert_eq!(sum.get(), 5);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # What is certain about a call
 //!
 //! A call ends exactly once: with its reply or with a [`CallError`], whose [`Fate`] says what is known of it at the server. A
