@@ -275,6 +275,8 @@ impl ReplicaCall {
             CallError::Full(Limit::Calls | Limit::Inbox) => Failure::Here,
             CallError::Full(_) | CallError::Unsupported { .. } => Failure::Elsewhere,
             CallError::UnknownMethod(_) | CallError::Stopped { .. } => Failure::Everywhere,
+            // This replica takes no ties; the others may (while a service is being upgraded, say).
+            CallError::Refused(status) if status.code == Code::Unimplemented => Failure::Elsewhere,
             error if error.is_deterministic() => Failure::Everywhere,
             CallError::Status(status) | CallError::Refused(status) => {
                 if let Some(after) = status.retry_after {
@@ -297,6 +299,7 @@ impl ReplicaCall {
         self.shared.end();
         let now = self.shared.local.now();
         let starts = begun.race.starts();
+        let mut unknown = 0;
         for (copy, state) in begun.copies.iter_mut().zip(begun.race.copies()) {
             // Dropping the call cancels it at its server.
             if copy.call.take().is_none() {
@@ -312,10 +315,12 @@ impl ReplicaCall {
                 }
                 None => metrics.cancelled_unknown += 1,
             });
+            // Its word, that it was dropped or that it started, had time to come and did not.
+            let trip = self.shared.local.one_way_delay(self.shared.peers[copy.replica]).map_or(Duration::ZERO, |delay| delay * 2);
+            unknown += usize::from(since_start.is_none() && now.since(state.sent) > trip);
         }
-        // A tied copy is paid for if it was executed beside another one; of one that never said that it started, it is assumed
-        // that it did not.
-        let executed = (starts.saturating_sub(1) as u8).min(begun.borrowed);
+        // A tied copy is paid for if it was executed beside another one, and if nobody can say that it was not.
+        let executed = ((starts.saturating_sub(1) + unknown) as u8).min(begun.borrowed);
         for _ in executed..begun.borrowed {
             self.shared.bucket.refund();
         }
