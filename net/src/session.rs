@@ -33,7 +33,7 @@ use crate::payload::Payload;
 use crate::port::Address;
 use crate::wire::{CloseCode, DATA_OVERHEAD, Fragment, Header, Item, ItemKind, Kind, Parameters, WireError};
 
-pub(crate) use self::handshake::Proven;
+pub(crate) use self::handshake::{FIRST_PAUSE, Proven};
 pub(crate) use self::incoming::Budget;
 pub(crate) use self::outgoing::Message;
 pub(crate) use self::token::Tokens;
@@ -45,7 +45,9 @@ const PROBE_PACKETS: u8 = 2;
 /// No timer but those of a handshake or a suspected loss is set for sooner than this, in nanoseconds.
 pub(crate) const SOONEST: u64 = 50_000;
 /// A message that stands still for this many peer time-outs, although its sender may go on, ends its session.
-const STALL_FACTOR: u64 = 10;
+const STALL_FACTOR: u64 = 4;
+/// A packet that stays unacknowledged for this many peer time-outs ends its session.
+const ACK_FACTOR: u64 = 3;
 
 /// What the sessions of one endpoint share.
 #[derive(Debug)]
@@ -94,6 +96,8 @@ pub(crate) struct Session {
     /// The peer's incarnation; 0 until it is known.
     pub(crate) remote_incarnation: u64,
     pub(crate) incoming_side: bool,
+    /// When the peer proved to be there: a hello made before that is out of date.
+    pub(crate) proven: Time,
     state: State,
     opening: Option<Box<Opening>>,
     /// What the peer is told last, if it may still listen.
@@ -109,6 +113,8 @@ pub(crate) struct Session {
     /// What of [`Shared::held`] is this session's.
     held: usize,
     probe_packets: u8,
+    /// When to look for messages that stand still; `NEVER` while none is incomplete.
+    stall_check: Time,
     last_heard: Time,
     last_ping: Time,
     /// Which of the endpoint's departure lists the session stands on.
@@ -153,7 +159,8 @@ impl Session {
     pub(crate) fn server(id: SessionId, client: &Proven, now: Time, shared: &mut Shared) -> Session {
         let mut session = Session::new(id, client.peer, now, shared);
         session.incoming_side = true;
-        session.establish(client.session, client.incarnation, &client.parameters, Some(client.round_trip), shared);
+        session.proven = client.made;
+        session.establish(client.session, client.incarnation, &client.parameters, client.round_trip, shared);
         session
     }
 
@@ -166,6 +173,7 @@ impl Session {
             remote: 0,
             remote_incarnation: 0,
             incoming_side: false,
+            proven: now,
             state: State::Opening,
             opening: None,
             farewell: None,
@@ -178,6 +186,7 @@ impl Session {
             items: SmallVec::new(),
             held: 0,
             probe_packets: 0,
+            stall_check: Time::NEVER,
             last_heard: now,
             last_ping: now,
             ready: 0,
@@ -196,7 +205,7 @@ impl Session {
         let mtu = parameters.mtu.get().min(shared.parameters.mtu.get()) as usize;
         let fragment = mtu - DATA_OVERHEAD;
         self.limits = Limits {
-            max_message: parameters.max_message.get(),
+            max_message: parameters.max_message.get().min(shared.parameters.max_message.get()),
             unscheduled: parameters.unscheduled.get(),
             ack_delay: u64::from(parameters.ack_delay.get()).min(10_000) * 1_000,
         };
@@ -216,7 +225,7 @@ impl Session {
             State::Established => true,
             State::Draining | State::Closing | State::Closed => return Err(SendError::UnknownSession),
         };
-        let (len, limit) = (message.len(), self.limits.max_message.min(shared.parameters.max_message.get()) as usize);
+        let (len, limit) = (message.len(), self.limits.max_message as usize);
         if len > limit {
             return Err(SendError::TooLarge { len, limit });
         }
@@ -234,6 +243,7 @@ impl Session {
         let held = self.outgoing.bytes();
         shared.held = shared.held - self.held + held;
         self.held = held;
+        shared.counters.retransmitted += self.outgoing.take_resent();
     }
 
     /// Accepts a message and builds its only packet at once, where nothing stands before it; else `None`, and nothing was done.
@@ -246,7 +256,7 @@ impl Session {
         shared: &mut Shared,
     ) -> Option<MessageId> {
         let room = self.recovery.in_flight() < self.window.window() && shared.held < shared.config.send_bytes_total / 2;
-        if self.state != State::Established || !room {
+        if self.state != State::Established || !room || message.len() > self.limits.max_message as usize {
             return None;
         }
         let buffer = frame.buffer_mut();
@@ -370,6 +380,9 @@ impl Session {
                     }
                     Arrival::Duplicate => shared.counters.duplicate_data += 1,
                     Arrival::Partial { new } => {
+                        if self.stall_check == Time::NEVER {
+                            self.stall_check = now.plus_nanos(shared.quiet);
+                        }
                         if new {
                             shared.granting.push((self.id, fragment.slot.get(), fragment.sequence.get()));
                         }
@@ -478,8 +491,8 @@ impl Session {
     }
 
     /// How far an incoming message is, for the grants; `None` once it needs none.
-    pub(crate) fn need(&self, slot: u16, sequence: u32) -> Option<incoming::Need> {
-        self.incoming.need(slot, sequence).filter(|need| need.granted < need.total)
+    pub(crate) fn need(&self, slot: u16, sequence: u32, budget: &Budget) -> Option<incoming::Need> {
+        self.incoming.need(slot, sequence, budget).filter(|need| need.granted < need.total)
     }
 
     /// Makes room for a deferred message; `false` if there is none.
@@ -628,7 +641,7 @@ impl Session {
             Some(opening) => opening.due(),
             None => {
                 let keep_alive = self.last_heard.max(self.last_ping).plus_nanos(shared.quiet);
-                self.recovery.due(self.limits.ack_delay).min(self.received.due()).min(keep_alive)
+                self.recovery.due(self.limits.ack_delay).min(self.received.due()).min(keep_alive).min(self.stall_check)
             }
         }
     }
@@ -649,10 +662,18 @@ impl Session {
         if now >= self.last_heard.max(self.last_ping).plus_nanos(shared.quiet) {
             self.last_ping = now;
             self.items.push(Item::ping());
-            let patience = peer_timeout.as_nanos() as u64 * STALL_FACTOR;
-            if self.incoming.is_stalled(Time::from_nanos(now.as_nanos().saturating_sub(patience))) {
+        }
+        let before = |time_outs: u64| Time::from_nanos(now.as_nanos().saturating_sub(peer_timeout.as_nanos() as u64 * time_outs));
+        if now >= self.stall_check {
+            if self.incoming.is_stalled(before(STALL_FACTOR)) {
                 return self.finish(CloseReason::Protocol, shared);
             }
+            let next = now.plus_nanos(shared.quiet);
+            self.stall_check = if self.incoming.is_empty() { Time::NEVER } else { next };
+        }
+        // It talks, and acknowledges nothing: as good as dead, or worse.
+        if self.recovery.oldest().is_some_and(|oldest| oldest.max(shared.resumed) < before(ACK_FACTOR)) {
+            return self.finish(CloseReason::PeerDead, shared);
         }
         let (outgoing, items, unscheduled) = (&mut self.outgoing, &mut self.items, self.limits.unscheduled);
         let (progress, probe) = self.recovery.on_timeout(now, self.limits.ack_delay, |verdict, content| {

@@ -6,7 +6,7 @@ use zerocopy::little_endian::{U32, U64};
 use super::Endpoint;
 use crate::clock::Time;
 use crate::port::Address;
-use crate::session::{Proven, Session};
+use crate::session::{FIRST_PAUSE, Proven, Session};
 use crate::wire::{Header, Hello, Kind, MIN_MTU, Parameters, Refusal, RefuseReason, VERSION, Welcome, WireError};
 
 impl Endpoint {
@@ -40,11 +40,28 @@ impl Endpoint {
             self.welcome(known.as_u64(), session, peer);
             return Ok(());
         }
+        let known = self.sessions.by_peer(peer);
+        // A late copy of a hello from before the peer restarted must not end the session with what runs there now.
+        let newer = known.iter().any(|slot| {
+            let session = self.sessions.at_mut(*slot);
+            session.is_some_and(|session| {
+                session.remote_incarnation != 0 && session.remote_incarnation != incarnation && session.proven >= made
+            })
+        });
+        if newer {
+            self.shared.counters.stray += 1;
+            return Ok(());
+        }
+        if known.len() >= self.shared.config.max_sessions_per_peer {
+            self.refuse(RefuseReason::Full, session, incarnation, peer);
+            return Ok(());
+        }
         let Some(id) = self.sessions.reserve() else {
             self.refuse(RefuseReason::Full, session, incarnation, peer);
             return Ok(());
         };
-        let client = Proven { peer, session, incarnation, parameters: hello.parameters, round_trip: now.nanos_since(made).max(1) };
+        let round_trip = Some(now.nanos_since(made).max(1)).filter(|measured| *measured < FIRST_PAUSE);
+        let client = Proven { peer, session, incarnation, parameters: hello.parameters, made, round_trip };
         let entry = Session::server(id, &client, now, &mut self.shared);
         self.sessions.fill(id, entry);
         self.supersede(id.slot, now);

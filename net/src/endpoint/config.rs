@@ -11,6 +11,8 @@ pub struct EndpointConfig {
     pub max_message: usize,
     /// Sessions at once, both directions together. Default 65,536.
     pub max_sessions: usize,
+    /// Sessions at once with one peer address. Default 64.
+    pub max_sessions_per_peer: usize,
     /// Messages under way at once in a session and direction. Default 1,024.
     pub message_slots: u16,
     /// Messages that wait in a session for a slot, beyond which `send` answers `Full`. Default 16,384.
@@ -27,7 +29,7 @@ pub struct EndpointConfig {
     /// Incoming messages that hold grants at once ("overcommitment", Homa section 3.5). Default 8.
     pub overcommit: usize,
     /// Bytes of incomplete incoming messages held at once, all sessions together. Messages that do not fit are told to
-    /// wait until others are complete. Default 512 MiB, at least one message.
+    /// wait until others are complete, and one session has a quarter of it at most. Default 512 MiB, at least one message.
     pub reassembly_bytes: usize,
     /// Bytes of data in flight in a session and direction. Default 512 KiB.
     pub window: usize,
@@ -48,6 +50,7 @@ impl Default for EndpointConfig {
         EndpointConfig {
             max_message: 64 << 20,
             max_sessions: 65_536,
+            max_sessions_per_peer: 64,
             message_slots: 1024,
             send_queue: 16_384,
             send_bytes: 256 << 20,
@@ -71,7 +74,7 @@ impl EndpointConfig {
     pub(crate) fn clamped(mut self) -> EndpointConfig {
         self.max_message = self.max_message.clamp(1, u32::MAX as usize);
         self.max_sessions = self.max_sessions.clamp(1, 1 << 24);
-        self.message_slots = self.message_slots.max(CONTROL_SLOTS + 1);
+        self.message_slots = self.message_slots.clamp(CONTROL_SLOTS + 1, u16::MAX - CONTROL_SLOTS);
         self.unscheduled = self.unscheduled.clamp(1, u32::MAX as usize);
         self.grant_window = self.grant_window.max(64 << 10);
         self.overcommit = self.overcommit.max(1);

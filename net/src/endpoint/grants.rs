@@ -22,38 +22,38 @@ impl Endpoint {
         let mut granting = std::mem::take(&mut self.shared.granting);
         let mut ranked = Vec::with_capacity(granting.len());
         granting.retain(|&(session, slot, sequence)| {
-            let need = self.sessions.get(session).and_then(|session| session.need(slot, sequence));
+            let need = self.sessions.get(session).and_then(|session| session.need(slot, sequence, &self.shared.budget));
             if let Some(need) = need {
-                ranked.push((need, session, slot, sequence));
+                ranked.push((need, (session, slot, sequence)));
             }
             need.is_some()
         });
         self.shared.granting = granting;
-        let oldest = ranked.first().map(|&(_, session, slot, sequence)| (session, slot, sequence));
-        ranked.sort_by_key(|(need, ..)| (need.class, need.total - need.received));
+        let oldest = ranked.first().map(|(_, place)| *place);
+        // Memory goes to the oldest that waits for it before any other, or a large message would never find enough.
+        let first_waiting = ranked.iter().find(|(need, _)| need.deferred && !need.crowded).map(|(_, place)| *place);
+        let first_admitted = first_waiting.is_some_and(|place| self.admit(place, now));
+        let mut room = first_waiting.is_none() || first_admitted;
+        ranked.sort_by_key(|(need, _)| (need.class, need.total - need.received));
         let window = u32::try_from(self.shared.config.grant_window).unwrap_or(u32::MAX);
         let mut places = self.shared.config.overcommit;
-        // Memory goes to the oldest that waits for it before any other, or a large message would never find enough.
-        let first_waiting = self.shared.granting.iter().copied().find(|&(session, slot, sequence)| {
-            self.sessions.get(session).and_then(|session| session.need(slot, sequence)).is_some_and(|need| need.deferred)
-        });
-        let first_admitted = first_waiting.is_none_or(|entry| self.admit(entry, now));
-        let mut room = first_admitted;
-        for (need, session, slot, sequence) in ranked {
-            let first = oldest == Some((session, slot, sequence));
-            if places == 0 && !first {
-                continue;
-            }
+        let mut waiting = 0;
+        for (need, place) in ranked {
+            let first = oldest == Some(place);
             if need.deferred {
-                let admitted = if first_waiting == Some((session, slot, sequence)) {
-                    first_admitted
-                } else {
-                    room = room && self.admit((session, slot, sequence), now);
-                    room
-                };
+                let admitted =
+                    if first_waiting == Some(place) { first_admitted } else { room && !need.crowded && self.admit(place, now) };
                 if !admitted {
+                    // Who waits for its own session holds up nobody else.
+                    if !self.is_crowded(place) {
+                        room = false;
+                        waiting += 1;
+                    }
                     continue;
                 }
+            }
+            if places == 0 && !first {
+                continue;
             }
             let outstanding = need.granted.saturating_sub(need.received);
             let stalled = outstanding > 0 && now.nanos_since(need.progress) > STALLED;
@@ -63,12 +63,19 @@ impl Endpoint {
             // Half a window at a time; as long as something is outstanding, its arrival brings us back here.
             if outstanding <= window / 2 {
                 let upto = need.received.saturating_add(window).min(need.total);
+                let (session, slot, sequence) = place;
                 if let Some(entry) = self.sessions.get_mut(session) {
                     entry.grant(slot, sequence, upto);
                     self.schedule(session.slot, now);
                 }
             }
         }
+        self.shared.budget.waiting = waiting;
+    }
+
+    fn is_crowded(&self, (session, slot, sequence): (SessionId, u16, u32)) -> bool {
+        let need = self.sessions.get(session).and_then(|session| session.need(slot, sequence, &self.shared.budget));
+        need.is_some_and(|need| need.crowded)
     }
 
     /// Makes room for a message that waits for memory; `false` if there is none.

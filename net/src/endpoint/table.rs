@@ -101,7 +101,8 @@ impl Table {
     pub(super) fn remove(&mut self, slot: u32) -> Option<Box<Session>> {
         let entry = self.entries.get_mut(slot as usize)?;
         let session = entry.session.take()?;
-        entry.generation = entry.generation.wrapping_add(1).max(1);
+        // By a step that the peer of the last session can't guess.
+        entry.generation = entry.generation.wrapping_add(self.random.u32(1..1 << 16)).max(1);
         self.free.push(slot);
         self.len -= 1;
         if session.remote != 0 && self.by_remote.get(&(session.peer, session.remote)) == Some(&slot) {

@@ -10,7 +10,7 @@ use crate::port::Address;
 use crate::wire::{Header, Hello, Kind, Parameters, Refusal, RefuseReason, Welcome, WireError};
 
 /// First pause before a hello is repeated, in nanoseconds; nothing is known of the path yet.
-const FIRST_PAUSE: u64 = 5_000_000;
+pub(crate) const FIRST_PAUSE: u64 = 5_000_000;
 /// Longest pause.
 const LONGEST_PAUSE: u64 = 640_000_000;
 
@@ -22,8 +22,10 @@ pub(crate) struct Proven {
     pub(crate) session: u64,
     pub(crate) incarnation: u64,
     pub(crate) parameters: Parameters,
-    /// From the challenge to its answer, in nanoseconds.
-    pub(crate) round_trip: u64,
+    /// When its challenge was made.
+    pub(crate) made: Time,
+    /// From the challenge to its answer, in nanoseconds; `None` where a repeated hello may have stretched it.
+    pub(crate) round_trip: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -121,6 +123,7 @@ impl Session {
                 }
                 let round_trip = opening.sent.map(|sent| now.nanos_since(sent));
                 self.last_heard = now;
+                self.proven = now;
                 self.establish(welcome.session.get(), welcome.incarnation.get(), &parameters, round_trip, shared);
                 Ok(Handled::Open)
             }

@@ -18,6 +18,8 @@ pub(crate) struct Incoming {
     unscheduled: u32,
     slots: Vec<Slot>,
     partial: usize,
+    /// Bytes of its incomplete messages.
+    held: usize,
 }
 
 /// A slot of the peer's: the sequence number of its latest message, and what is there of it.
@@ -77,13 +79,13 @@ pub(crate) enum Arrival {
 pub(crate) struct Budget {
     pub(crate) used: usize,
     pub(crate) limit: usize,
-    /// Messages that wait for memory; new ones wait behind them.
-    pub(crate) deferred: usize,
+    /// Messages that wait for others to give memory back; new ones wait behind them.
+    pub(crate) waiting: usize,
 }
 
 impl Budget {
     pub(crate) fn new(limit: usize) -> Budget {
-        Budget { used: 0, limit, deferred: 0 }
+        Budget { used: 0, limit, waiting: 0 }
     }
 }
 
@@ -97,11 +99,21 @@ pub(crate) struct Need {
     pub(crate) progress: Time,
     /// It waits for memory.
     pub(crate) deferred: bool,
+    /// It waits for other messages of its own session.
+    pub(crate) crowded: bool,
 }
 
 impl Incoming {
     pub(crate) fn new(fragment: usize, slots: u16, max_message: u32, unscheduled: u32) -> Incoming {
-        Incoming { fragment, limit: slots.saturating_add(CONTROL_SLOTS), max_message, unscheduled, slots: Vec::new(), partial: 0 }
+        Incoming {
+            fragment,
+            limit: slots.saturating_add(CONTROL_SLOTS),
+            max_message,
+            unscheduled,
+            slots: Vec::new(),
+            partial: 0,
+            held: 0,
+        }
     }
 
     /// Takes the session's fragment size, known when the handshake is complete. Nothing was received before.
@@ -176,8 +188,9 @@ impl Incoming {
         if new {
             self.discard(at, budget);
             self.slots[at].sequence = header.sequence.get();
-            if budget.deferred > 0 || budget.used + total > budget.limit {
-                budget.deferred += 1;
+            let crowded = self.is_crowded(total, budget);
+            if crowded || budget.waiting > 0 || budget.used + total > budget.limit {
+                budget.waiting += usize::from(!crowded);
                 self.slots[at].state = State::Deferred { class, total: total as u32 };
                 return Ok(Arrival::Deferred { new: true });
             }
@@ -204,6 +217,7 @@ impl Incoming {
             let message = Bytes::from(std::mem::take(&mut assembly.buffer));
             slot.state = State::Done;
             budget.used -= total;
+            self.held -= total;
             self.partial -= 1;
             return Ok(Arrival::Complete(class, message));
         }
@@ -212,6 +226,7 @@ impl Incoming {
 
     fn begin(&mut self, at: usize, class: Class, total: usize, granted: u32, now: Time, budget: &mut Budget) {
         budget.used += total;
+        self.held += total;
         self.partial += 1;
         let mut have = Bits::default();
         have.reset(total.div_ceil(self.fragment) as u32);
@@ -224,10 +239,9 @@ impl Incoming {
         let at = usize::from(number);
         let Some(slot) = self.slots.get(at).filter(|slot| slot.sequence == sequence) else { return false };
         let State::Deferred { class, total } = slot.state else { return false };
-        if budget.used + total as usize > budget.limit {
+        if self.is_crowded(total as usize, budget) || budget.used + total as usize > budget.limit {
             return false;
         }
-        budget.deferred -= 1;
         self.begin(at, class, total as usize, 0, now, budget);
         true
     }
@@ -241,13 +255,19 @@ impl Incoming {
     }
 
     /// How far the message is; `None` once it is complete or gone.
-    pub(crate) fn need(&self, number: u16, sequence: u32) -> Option<Need> {
+    pub(crate) fn need(&self, number: u16, sequence: u32, budget: &Budget) -> Option<Need> {
         let slot = self.slots.get(usize::from(number)).filter(|slot| slot.sequence == sequence)?;
         match &slot.state {
             State::Done => None,
-            State::Deferred { class, total } => {
-                Some(Need { class: *class, total: *total, received: 0, granted: 0, progress: Time::ZERO, deferred: true })
-            }
+            State::Deferred { class, total } => Some(Need {
+                class: *class,
+                total: *total,
+                received: 0,
+                granted: 0,
+                progress: Time::ZERO,
+                deferred: true,
+                crowded: self.is_crowded(*total as usize, budget),
+            }),
             State::Partial(assembly) => Some(Need {
                 class: assembly.class,
                 total: assembly.buffer.len() as u32,
@@ -255,6 +275,7 @@ impl Incoming {
                 granted: assembly.granted,
                 progress: assembly.progress,
                 deferred: false,
+                crowded: false,
             }),
         }
     }
@@ -278,6 +299,16 @@ impl Incoming {
                 .any(|slot| matches!(&slot.state, State::Partial(part) if part.received < part.granted && part.progress < deadline))
     }
 
+    /// Whether no message is incomplete.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.partial == 0
+    }
+
+    /// Whether the session holds its share of the memory already: a quarter, or one message.
+    fn is_crowded(&self, total: usize, budget: &Budget) -> bool {
+        self.held > 0 && self.held + total > budget.limit / 4
+    }
+
     /// Gives all memory back.
     pub(crate) fn clear(&mut self, budget: &mut Budget) {
         for at in 0..self.slots.len() {
@@ -287,10 +318,10 @@ impl Incoming {
 
     fn discard(&mut self, at: usize, budget: &mut Budget) {
         match std::mem::take(&mut self.slots[at].state) {
-            State::Done => {}
-            State::Deferred { .. } => budget.deferred -= 1,
+            State::Done | State::Deferred { .. } => {}
             State::Partial(assembly) => {
                 budget.used -= assembly.buffer.len();
+                self.held -= assembly.buffer.len();
                 self.partial -= 1;
             }
         }
@@ -352,14 +383,14 @@ mod tests {
         let (mut incoming, mut budget) = incoming();
         budget.limit = 50;
         let now = Time::ZERO;
-        let other = Fragment { slot: U16::new(CONTROL_SLOTS + 1), ..header(1, 40, 0) };
-        assert!(matches!(incoming.receive(&other, &[0; FRAGMENT], now, &mut budget), Ok(Arrival::Partial { .. })));
+        let mut other = Incoming::new(FRAGMENT, 4, 1000, 1000);
+        assert!(matches!(other.receive(&header(1, 40, 0), &[0; FRAGMENT], now, &mut budget), Ok(Arrival::Partial { .. })));
         let mut take = |offset, budget: &mut Budget| incoming.receive(&header(5, 40, offset), &[7; FRAGMENT], now, budget).unwrap();
         assert!(matches!(take(0, &mut budget), Arrival::Deferred { new: true }));
         assert!(matches!(take(10, &mut budget), Arrival::Deferred { new: false }));
         assert!(!incoming.admit(CONTROL_SLOTS, 5, now, &mut budget), "no room yet");
-        incoming.abandoned(CONTROL_SLOTS + 1, 1, &mut budget);
-        assert_eq!((budget.used, budget.deferred), (0, 1));
+        other.abandoned(CONTROL_SLOTS, 1, &mut budget);
+        assert_eq!((budget.used, budget.waiting), (0, 1));
         assert!(incoming.admit(CONTROL_SLOTS, 5, now, &mut budget));
         let mut take = |offset, budget: &mut Budget| incoming.receive(&header(5, 40, offset), &[7; FRAGMENT], now, budget).unwrap();
         assert!(matches!(take(20, &mut budget), Arrival::Deferred { new: false }), "not granted");
@@ -369,7 +400,21 @@ mod tests {
             assert!(matches!(take(offset, &mut budget), Arrival::Partial { .. }));
         }
         assert!(matches!(take(30, &mut budget), Arrival::Complete(..)));
-        assert_eq!((budget.used, budget.deferred), (0, 0));
+        assert_eq!(budget.used, 0);
+    }
+
+    #[test]
+    fn a_session_with_its_share_of_the_memory_waits_for_itself_and_holds_up_no_other() {
+        let (mut incoming, mut budget) = incoming();
+        let second = Fragment { slot: U16::new(CONTROL_SLOTS + 1), ..header(1, 200, 0) };
+        assert!(matches!(
+            incoming.receive(&header(1, 200, 0), &[0; FRAGMENT], Time::ZERO, &mut budget),
+            Ok(Arrival::Partial { .. })
+        ));
+        assert!(matches!(incoming.receive(&second, &[0; FRAGMENT], Time::ZERO, &mut budget), Ok(Arrival::Deferred { new: true })));
+        assert_eq!(budget.waiting, 0);
+        let mut other = Incoming::new(FRAGMENT, 4, 1000, 1000);
+        assert!(matches!(other.receive(&header(1, 200, 0), &[0; FRAGMENT], Time::ZERO, &mut budget), Ok(Arrival::Partial { .. })));
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub(crate) struct Outgoing {
     bytes: usize,
     next_order: u64,
     picks: u32,
+    /// Fragments sent again since this was last asked.
+    resent: u64,
 }
 
 /// A message to send: `head` followed by `body`.
@@ -121,7 +123,7 @@ impl Outgoing {
         Outgoing {
             fragment,
             control: Slots { first: 0, limit: CONTROL_SLOTS, slots: Vec::new(), free: Vec::new() },
-            data: Slots { first: CONTROL_SLOTS, limit: peer_slots.max(1), slots: Vec::new(), free: Vec::new() },
+            data: Slots { first: CONTROL_SLOTS, limit: usable(peer_slots), slots: Vec::new(), free: Vec::new() },
             urgent: VecDeque::new(),
             small: Default::default(),
             large: Default::default(),
@@ -131,13 +133,14 @@ impl Outgoing {
             bytes: 0,
             next_order: 0,
             picks: 0,
+            resent: 0,
         }
     }
 
     /// Takes the peer's limits, known when the handshake is complete. Nothing was sent before.
     pub(crate) fn establish(&mut self, fragment: usize, peer_slots: u16, unscheduled: u32) {
         self.fragment = fragment;
-        self.data.limit = peer_slots.max(1);
+        self.data.limit = usable(peer_slots);
         for class in Class::ALL {
             while let Some(waiting) = self.waiting[class.index()].pop_front() {
                 self.waiting_count -= 1;
@@ -254,6 +257,12 @@ impl Outgoing {
         self.bytes
     }
 
+    /// Fragments sent again since this was last asked.
+    #[inline]
+    pub(crate) fn take_resent(&mut self) -> u64 {
+        std::mem::take(&mut self.resent)
+    }
+
     /// Whether no message is held.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting_count == 0 && self.data.is_idle() && self.control.is_idle()
@@ -324,7 +333,8 @@ impl Outgoing {
         let fragment_size = self.fragment;
         let slot = self.slot_mut(ticket)?;
         slot.listed = false;
-        let number = match slot.resend.pop_front() {
+        let again = slot.resend.pop_front();
+        let number = match again {
             Some(number) => number,
             None if slot.may_send_next(fragment_size) => {
                 slot.next += 1;
@@ -345,7 +355,9 @@ impl Outgoing {
         };
         header.emit(packet);
         slot.copy(offset, &mut packet[DATA_OVERHEAD..DATA_OVERHEAD + len]);
-        if slot.is_sendable(fragment_size) {
+        let more = slot.is_sendable(fragment_size);
+        self.resent += u64::from(again.is_some());
+        if more {
             self.list(ticket.slot);
         }
         Some((DATA_OVERHEAD + len, ticket, number))
@@ -499,6 +511,11 @@ impl Outgoing {
         let slot = slots.slots.get_mut(usize::from(ticket.slot - slots.first))?;
         (slot.active && slot.sequence == ticket.sequence).then_some(slot)
     }
+}
+
+/// How many of the slots that a peer offers have a number beside the control slots.
+fn usable(peer_slots: u16) -> u16 {
+    peer_slots.clamp(1, u16::MAX - CONTROL_SLOTS)
 }
 
 impl Slots {

@@ -111,6 +111,11 @@ impl Recovery {
         self.in_flight
     }
 
+    /// When the oldest packet was sent of which nothing is known.
+    pub(crate) fn oldest(&self) -> Option<Time> {
+        self.sent.front().map(|sent| sent.time)
+    }
+
     /// Whether anything waits for an acknowledgement.
     #[cfg(test)]
     pub(crate) fn is_waiting(&self) -> bool {

@@ -3,6 +3,7 @@
 //! A failing seed is printed; `TAUTLINE_SEED=n cargo test -p tautline-net --test simulated seeds` repeats it alone, and `TAUTLINE_SEEDS=n` runs
 //! that many.
 
+mod abuse;
 mod behaviour;
 mod failure;
 mod seeds;

@@ -224,5 +224,6 @@ fn budget(due: Time, now: Time) -> u32 {
     if due == Time::NEVER {
         return NO_BUDGET;
     }
-    u32::try_from(due.nanos_since(now) / 1000).unwrap_or(NO_BUDGET).min(NO_BUDGET - 1)
+    // Beyond what the field holds (71 minutes) the caller alone watches the deadline.
+    u32::try_from(due.nanos_since(now) / 1000).unwrap_or(NO_BUDGET)
 }
