@@ -3,11 +3,12 @@
 
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+
+use crate::guarded::guarded;
 
 use tautline_net::clock::{Clock, Time};
 
@@ -110,7 +111,7 @@ impl CancelToken {
         };
         for callback in callbacks {
             // It runs on the poller: its panic must not take the node along.
-            if catch_unwind(AssertUnwindSafe(|| callback(reason))).is_err() {
+            if guarded(|| callback(reason)).is_none() {
                 tracing::error!("a cancellation callback panicked; the node goes on");
             }
         }

@@ -5,13 +5,13 @@
 
 use std::cell::RefCell;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::error::SpawnError;
+use crate::guarded::guarded;
 use crate::mail::Mail;
 
 /// The tasks of a node.
@@ -79,7 +79,7 @@ impl Executor {
         for _ in 0..self.mail.ready() {
             let Some(runnable) = self.mail.next_runnable() else { break };
             ran += 1;
-            if catch_unwind(AssertUnwindSafe(|| runnable.run())).is_err() {
+            if guarded(|| runnable.run()).is_none() {
                 panicked += 1;
                 tracing::error!("a task panicked; the node goes on");
             }
@@ -196,9 +196,9 @@ impl<T> Future for CatchPanic<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // A future that panicked is never polled again.
-        match catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx))) {
-            Ok(poll) => poll.map(Ok),
-            Err(_) => Poll::Ready(Err(())),
+        match guarded(|| self.0.as_mut().poll(cx)) {
+            Some(poll) => poll.map(Ok),
+            None => Poll::Ready(Err(())),
         }
     }
 }

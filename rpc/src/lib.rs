@@ -103,6 +103,7 @@ mod core;
 mod credit;
 mod error;
 mod executor;
+mod guarded;
 mod handle;
 mod header;
 mod hook;

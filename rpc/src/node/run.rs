@@ -1,6 +1,5 @@
 //! Running handlers on the poller: at once, from the run queue, or as futures.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use super::Node;
 use crate::cancel::{CancelReason, CancelToken};
 use crate::core::Core;
 use crate::executor::CatchPanic;
+use crate::guarded::guarded;
 use crate::local::Shared;
 use crate::request::Request;
 use crate::server::Kind;
@@ -90,9 +90,9 @@ impl Node {
         self.core().server.own.future_begins();
         let token = job.request.cancellation().clone();
         let mut guard = Guard { shared: self.shared.clone(), ticket, at, token, open: true };
-        let future = match catch_unwind(AssertUnwindSafe(|| handler(job.request))) {
-            Ok(future) => future,
-            Err(_) => return guard.finish(Err(panicked()), true),
+        let future = match guarded(|| handler(job.request)) {
+            Some(future) => future,
+            None => return guard.finish(Err(panicked()), true),
         };
         let task = self.shared.executor.spawn(async move {
             match CatchPanic(future).await {
@@ -190,8 +190,8 @@ impl Drop for Guard {
 /// Runs an inline handler; a panic is an answer too.
 #[inline]
 fn call_inline(handler: &mut InlineHandler, request: &mut Request) -> (Answer, bool) {
-    match catch_unwind(AssertUnwindSafe(|| handler(request))) {
-        Ok(answer) => (answer, false),
-        Err(_) => (Err(panicked()), true),
+    match guarded(|| handler(request)) {
+        Some(answer) => (answer, false),
+        None => (Err(panicked()), true),
     }
 }

@@ -1,8 +1,6 @@
 //! One turn of the poll loop. The order is that of urgency: what workers have started is told to hooks first, because another server waits
 //! for that word; then packets, then timers, one queued job, tasks, and last everything that this made ready to send.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use smallvec::SmallVec;
 use tautline_net::endpoint::{Event, SessionId};
 use tautline_net::payload::Payload;
@@ -13,6 +11,7 @@ use super::run::Started;
 use crate::client::call::Sink;
 use crate::client::peers::Peer;
 use crate::core::{Core, HookNote};
+use crate::guarded::guarded;
 use crate::handle::Command;
 use crate::header::{CallNotice, HookHead, kind};
 use crate::hook::{Entry, HookContext};
@@ -209,7 +208,7 @@ impl Node {
             }
             Command::Execute(work) => {
                 let local = self.local();
-                if catch_unwind(AssertUnwindSafe(|| work(&local))).is_err() {
+                if guarded(|| work(&local)).is_none() {
                     tracing::error!("work sent to the node panicked; the node goes on");
                     self.core().metrics.node.task_panics += 1;
                 }

@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
@@ -13,6 +12,7 @@ use tautline_net::clock::Clock;
 use tautline_net::sync::claim::Ticket;
 
 use super::runqueue::{Note, RunQueue};
+use crate::guarded::guarded;
 use crate::request::Request;
 use crate::service::{Answer, WorkerHandler};
 use crate::status::{Code, Status};
@@ -123,9 +123,9 @@ fn serve(queue: &RunQueue, ticket: Ticket, clock: &Clock) {
 
 /// Runs a handler; a panic is an answer too.
 pub(crate) fn call(work: &WorkerHandler, request: Request) -> (Answer, bool) {
-    match catch_unwind(AssertUnwindSafe(|| work(request))) {
-        Ok(answer) => (answer, false),
-        Err(_) => (Err(panicked()), true),
+    match guarded(|| work(request)) {
+        Some(answer) => (answer, false),
+        None => (Err(panicked()), true),
     }
 }
 

@@ -65,9 +65,8 @@ fn the_longest_deadline_does_not_wrap() {
     for deadline in [Duration::MAX, Duration::from_secs(1 << 30), Duration::from_secs(7200)] {
         world.call(client, server, ECHO, "x", CallOptions::new().deadline(deadline)).unwrap();
     }
-    assert!(seen.borrow()[0].is_none(), "a deadline at the end of time is none");
-    // More than the wire can say is cut to the most that it can say.
-    assert!(seen.borrow()[1..].iter().all(|left| left.unwrap() > Duration::from_secs(4000)), "{seen:?}");
+    // What is longer than the wire can say is the caller's own to watch: the server must not cut it short.
+    assert_eq!(*seen.borrow(), [None, None, None]);
 }
 
 /// A server whose poller is kept busy for 10 ms by each "hog" while other requests wait behind it.

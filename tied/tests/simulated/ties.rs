@@ -222,7 +222,7 @@ fn a_tied_copy_gives_its_token_back_as_soon_as_it_is_dropped() {
 }
 
 #[test]
-fn a_tied_copy_that_never_started_is_not_paid_for_even_if_nobody_said_so() {
+fn a_tied_copy_of_which_nobody_says_that_it_was_dropped_is_paid_for() {
     let config = Config {
         choice: Choice::Ordered,
         budget: Budget { per_thousand: 0, burst: 1 },
@@ -234,7 +234,7 @@ fn a_tied_copy_that_never_started_is_not_paid_for_even_if_nobody_said_so() {
     world.occupy(2, 100 * MS);
     let call = world.call(MS, TiedOptions::new());
     assert_eq!(world.answered(call), 1);
-    assert_eq!(world.replicas().budget_left(), 1);
+    assert_eq!(world.replicas().budget_left(), 0, "it may have been executed: the budget bounds work, not luck");
     assert_eq!(world.replicas().metrics().class(Class::Normal).cancelled_unknown, 1);
 }
 
