@@ -1,8 +1,12 @@
-//! A server and a client on one page: `echo serve udp://127.0.0.1:7000` here, `echo call udp://127.0.0.1:7000 hello` there.
+//! A server and a client on one page. In two terminals:
+//!
+//!     cargo run --release -p tautline-examples --bin echo -- serve udp://127.0.0.1:7000
+//!     cargo run --release -p tautline-examples --bin echo -- call udp://127.0.0.1:7000 hello
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
 
+use tautline_net::port::PortUrl;
 use tautline_rpc::{CallOptions, Method, Node, Service};
 
 const ECHO: Method = Method::named("example.Echo/Echo");
@@ -25,7 +29,10 @@ fn serve(url: &str) -> Result<(), Box<dyn std::error::Error>> {
     let mut node = Node::builder(url).build()?;
     // The payload lies in the packet that it came in; nothing is copied on the way back out of the handler.
     node.serve(ECHO, Service::inline(|request| Ok(request.take_payload().into())))?;
-    eprintln!("listening at {}", node.address());
+    // The URL again, with the port that the system chose if it says 0.
+    let mut at: PortUrl = url.parse()?;
+    at.address = node.address();
+    eprintln!("listening at {at}");
     node.run();
     Ok(())
 }
