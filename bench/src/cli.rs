@@ -6,7 +6,8 @@ use tautline_bench::pin::Cores;
 /// Measures Tautline beside the floors of its paths.
 ///
 /// Each command runs floor and product in turns on the same two cores and prints the machine, the placement of the cores, the
-/// samples' p50, p99 and p99.9, and the ratio of the medians. Exit code: 0; 1 where --check found a bound missed; 2 where nothing
+/// samples' p50, p99 and p99.9, and the ratio of the medians. Both cores are kept spinning: run it on an idle machine, or the figures
+/// are those of the scheduler (echo and cancel say so when other processes had the cores). Exit code: 0; 1 where --check found a bound missed; 2 where nothing
 /// could be measured.
 #[derive(Debug, Parser)]
 #[command(name = "tautline-bench", version, max_term_width = 100)]

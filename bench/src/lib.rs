@@ -8,6 +8,7 @@
 pub mod anchor;
 pub mod awake;
 pub mod call;
+pub mod company;
 pub mod duo;
 pub mod error;
 pub mod floor;

@@ -4,10 +4,16 @@ use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
+use crate::company::Company;
 use crate::machine::Machine;
 use crate::placement::{Distance, Placement};
 use crate::rounds::Kept;
 use crate::samples::Samples;
+
+/// Work of others, in cores, that is too much beside two spinning threads.
+const MOST_COMPANY: f64 = 0.2;
+/// A median that many times its floor was not spent in the product: it is a scheduler's turn.
+const ABSURD_RATIO: f64 = 50.0;
 
 /// One command's result.
 #[derive(Debug, Serialize)]
@@ -123,6 +129,20 @@ impl Report {
         self.notes.push(note.into());
     }
 
+    /// Says so if another process had the cores: the time that this machine ran other work, or a median that no product explains.
+    pub fn note_company(&mut self, company: &Company) {
+        let others = company.others();
+        let worst = self.rows.iter().filter_map(|row| row.ratio).fold(0.0, f64::max);
+        let why = if others >= MOST_COMPANY {
+            format!("other work took {:.0} % of one core's time", others * 100.0)
+        } else if worst >= ABSURD_RATIO {
+            format!("a median is {worst:.0} times its floor")
+        } else {
+            return;
+        };
+        self.note(format!("Another process had the cores ({why}): run it on an idle machine, these figures mean little."));
+    }
+
     /// Adds a bound on `figure`. A figure that is not a number misses it.
     pub fn bound(&mut self, what: impl Into<String>, figure: f64, bound: f64) {
         self.bounds.push(Bound { what: what.into(), figure, bound, met: figure <= bound });
@@ -150,7 +170,7 @@ impl Report {
         writeln!(out, "machine    {}", self.machine)?;
         if let Some(p) = &self.placement {
             write!(out, "placement  {}: a cache line there and back in {:.0} ns, cores {}", p.distance, p.round_trip_ns, p.cores)?;
-            writeln!(out, "; {} rounds, {} discarded", p.rounds, p.discarded)?;
+            writeln!(out, "; {} round{}, {} discarded", p.rounds, if p.rounds == 1 { "" } else { "s" }, p.discarded)?;
         }
         let width = self.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).max(4);
         writeln!(out)?;
@@ -226,6 +246,18 @@ mod tests {
         let text = report.text(true);
         assert!(text.trim_end().ends_with("check: p50 / floor 2.500, bound 2: MISSED"), "{text}");
         assert!(!report.text(false).contains("MISSED"));
+    }
+
+    #[test]
+    fn a_median_that_no_product_explains_is_put_down_to_others() {
+        let said = |report: &Report| report.notes.iter().any(|note| note.contains("run it on an idle machine"));
+        let mut report = report();
+        report.note_company(&Company::none());
+        assert!(!said(&report));
+        let mut product: Samples = [4_000_000].into_iter().collect();
+        report.row(Row::of("starved", &mut product).over(2.0));
+        report.note_company(&Company::none());
+        assert!(said(&report));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use tautline_bench::anchor::{Anchor, kernel_time};
+use tautline_bench::company::Company;
 use tautline_bench::duo::Duo;
 use tautline_bench::error::BenchError;
 use tautline_bench::floor::udp::UdpClient;
@@ -59,6 +60,7 @@ trait Partner {
 pub(crate) fn run(args: &Cancel) -> Result<Report, BenchError> {
     let cores = Cores::pick_or(args.common.cores)?;
     let clock = Clock::tsc();
+    let company = Company::start();
     let (mut partner, mut floor, loser): (Box<dyn Partner>, Box<dyn PingPong>, Address) = match args.port {
         PortKind::Udp => {
             let (remote, floor_address, loser) = Remote::start(cores.server)?;
@@ -93,6 +95,9 @@ pub(crate) fn run(args: &Cancel) -> Result<Report, BenchError> {
         Ok((floor, latencies(&flips, anchors, partner.is_remote())))
     })?;
 
+    // The loser's process, once it has ended, counts as this one's own.
+    drop(partner);
+
     let (mut floor, mut cancel) = (Samples::default(), Samples::default());
     for (floor_round, cancel_round) in &kept.rounds {
         floor.merge(floor_round);
@@ -121,6 +126,7 @@ pub(crate) fn run(args: &Cancel) -> Result<Report, BenchError> {
     report.bound(format!("cancel p50 / {name}"), cancel.ratio.unwrap_or(f64::NAN), BOUND);
     report.row(half);
     report.row(cancel);
+    report.note_company(&company);
     Ok(report)
 }
 

@@ -4,6 +4,7 @@ use tautline_net::clock::Clock;
 use tautline_net::port::PortUrl;
 
 use tautline_bench::call::{CallClient, CallEcho};
+use tautline_bench::company::Company;
 use tautline_bench::duo::{Duo, Serve};
 use tautline_bench::error::BenchError;
 use tautline_bench::floor::ring;
@@ -50,6 +51,7 @@ pub(crate) fn run(args: &Echo) -> Result<Report, BenchError> {
     let cores = Cores::pick_or(args.common.cores)?;
     let clock = Clock::tsc();
     let path = Path::of(args.port);
+    let company = Company::start();
     let (ring, ring_echo) = ring::pair(clock.clone());
     let (kind, [message_url, call_url], theirs) = (args.port, path.servers, clock.clone());
     let (mut duo, (udp_address, message_address, call_address)) = Duo::start(cores.server, move || {
@@ -98,6 +100,7 @@ pub(crate) fn run(args: &Echo) -> Result<Report, BenchError> {
     let ratio = rows[CALL].p50_us / floor_us;
     report.bound(format!("call p50 / {} p50", path.floor), ratio, path.bound);
     rows.into_iter().for_each(|row| report.row(row));
+    report.note_company(&company);
     Ok(report)
 }
 
