@@ -24,7 +24,7 @@ const MAGIC: &[u8; 8] = b"chunks1\n";
 pub(crate) enum FileError {
     #[error("there is no chunk store in {0}: make one with `chunkstore make --dir {0}`")]
     Missing(PathBuf),
-    #[error("{path} is not what `chunkstore make` writes ({why}): make the store again")]
+    #[error("{path} is not what `chunkstore make` writes ({why}): make the store again, with --force")]
     Damaged { path: PathBuf, why: String },
     #[error("the disk under {0} is full: free some space, or make a smaller store with --size")]
     DiskFull(PathBuf),
@@ -48,6 +48,17 @@ pub(crate) fn replica_path(dir: &Path, number: usize) -> PathBuf {
 
 fn index_path(dir: &Path) -> PathBuf {
     dir.join("index")
+}
+
+/// Whether a finished store is in `dir`.
+pub(crate) fn exists(dir: &Path) -> bool {
+    index_path(dir).exists()
+}
+
+/// Makes the store in `dir` an unfinished one, which [`make`] may write anew.
+pub(crate) fn discard(dir: &Path) -> Result<(), FileError> {
+    let path = index_path(dir);
+    fs::remove_file(&path).map_err(FileError::of("removing", &path))
 }
 
 /// Writes a store of `chunks` chunks for each of `replicas` replicas, telling `progress` how many chunks are done.

@@ -68,6 +68,9 @@ struct Make {
     /// Seed of the content.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Replace a store that is there.
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Debug, Args)]
@@ -177,6 +180,14 @@ fn make(args: &Make) -> Result<(), Failure> {
     if chunks == 0 {
         return Err("the size is less than one chunk of 64 KiB".into());
     }
+    if files::exists(&args.dir) {
+        if !args.force {
+            let dir = args.dir.display();
+            return Err(format!("there is a chunk store in {dir}: use it, choose another --dir, or replace it with --force").into());
+        }
+        files::discard(&args.dir)?;
+        eprintln!("replacing the store in {}", args.dir.display());
+    }
     let (started, mut progress) = (Instant::now(), Progress::new());
     files::make(&args.dir, args.replicas.into(), chunks, args.seed, |done| {
         progress.show(|| {
@@ -194,6 +205,10 @@ fn make(args: &Make) -> Result<(), Failure> {
 
 fn print_table(results: &[PathBuf]) -> Result<(), Failure> {
     let read = |path: &Path| -> Result<table::Outcome, Failure> {
+        if path.is_dir() {
+            let dir = path.display();
+            return Err(format!("{dir} is a directory: give the files that `read --json FILE` wrote, like {dir}/*.json").into());
+        }
         let text = std::fs::read_to_string(path).map_err(|error| format!("reading {} failed: {error}", path.display()))?;
         Ok(serde_json::from_str(&text).map_err(|error| format!("{} is not a result of `read --json`: {error}", path.display()))?)
     };
