@@ -96,12 +96,12 @@ pub(crate) struct Tail {
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
     /// Service time of one request in microseconds; the worker sleeps, as it would for a device.
-    #[arg(long, value_name = "US", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=100_000))]
+    #[arg(long, value_name = "US", default_value_t = 4000, value_parser = clap::value_parser!(u64).range(100..=100_000))]
     pub(crate) service: u64,
     /// Load of a server's worker by requests.
     #[arg(long, default_value_t = 0.2, value_parser = share)]
     pub(crate) load: f64,
-    /// Seconds of arrivals a policy, over all rounds [default: 48, or 6 with --quick].
+    /// Seconds of arrivals a policy, over all rounds [default: 105, or 8 with --quick].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) seconds: Option<u64>,
 }

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Tail) -> Result<Report, BenchError> {
     let cores = Cores::pick_or(args.common.cores)?;
     let clock = Clock::tsc();
     let service = Duration::from_micros(args.service);
-    let seconds = args.seconds.unwrap_or(if args.common.quick { 8 } else { 44 });
+    let seconds = args.seconds.unwrap_or(if args.common.quick { 8 } else { 105 });
     let before = probe(cores, &clock)?;
 
     let awake = KeepAwake::start(cores);
