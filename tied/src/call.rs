@@ -68,7 +68,7 @@ impl TiedError {
 }
 
 fn of(copies: usize) -> String {
-    if copies > 1 { format!(" (of {copies} copies)") } else { String::new() }
+    if copies > 1 { format!(", of {copies} copies") } else { String::new() }
 }
 
 /// A logical call in flight. Awaiting it gives the first successful answer of any copy, or the one error when there is none; dropping

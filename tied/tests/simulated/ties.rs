@@ -409,3 +409,11 @@ fn a_copy_that_fails_at_once_does_not_end_a_tie() {
     world.run_for(50 * MS);
     world.assert_at_rest();
 }
+
+#[test]
+fn a_replica_that_takes_no_ties_is_passed_over() {
+    let mut world = pair(tied(Mode::Cancel, 100 * US));
+    world.restart_without_ties(1);
+    let call = world.call(MS, TiedOptions::new());
+    assert_eq!(world.answered(call), 2);
+}

@@ -66,6 +66,8 @@ pub(crate) struct Host {
     pub(crate) mood: Rc<RefCell<Mood>>,
     starts: u64,
     serves: bool,
+    /// Whether it has a [`TieServer`].
+    takes_ties: bool,
 }
 
 pub(crate) struct World {
@@ -146,6 +148,7 @@ impl World {
             mood: Rc::new(RefCell::new(Mood::Works)),
             starts: 0,
             serves,
+            takes_ties: serves,
         });
         self.start(self.hosts.len() - 1);
         self.hosts.len() - 1
@@ -167,10 +170,19 @@ impl World {
         if host.serves {
             let (local, log, mood) = (node.local(), self.log.clone(), host.mood.clone());
             node.serve(WORK, Service::future(move |request| work(local.clone(), log.clone(), mood.clone(), at, request))).unwrap();
-            let config = TieServerConfig { allowed: self.allowed.clone(), ..TieServerConfig::default() };
-            host.ties = Some(TieServer::install(&mut node, config).unwrap());
+            if host.takes_ties {
+                let config = TieServerConfig { allowed: self.allowed.clone(), ..TieServerConfig::default() };
+                host.ties = Some(TieServer::install(&mut node, config).unwrap());
+            }
         }
         host.node = Some(node);
+    }
+
+    /// Starts a server again, as one that takes no ties.
+    pub(crate) fn restart_without_ties(&mut self, at: usize) {
+        self.kill(at);
+        self.hosts[at].takes_ties = false;
+        self.start(at);
     }
 
     /// Takes a host down without a word to anybody.
