@@ -60,7 +60,12 @@ impl Bed {
 
     /// Opens a port at this address.
     pub(crate) fn open_at(&self, address: &str, options: &str) -> Result<Box<dyn Port>, PortError> {
-        let url = format!("{}://{address}?{options}&{}", self.fabric.scheme, self.fabric.options);
+        let name = |option: &str| option.split('=').next().unwrap_or_default().to_owned();
+        let own: Vec<String> = options.split('&').map(name).collect();
+        // An option given twice is refused.
+        let kinds = self.fabric.options.split('&').filter(|option| !own.contains(&name(option)));
+        let all: Vec<&str> = options.split('&').chain(kinds).collect();
+        let url = format!("{}://{address}?{}", self.fabric.scheme, all.join("&"));
         port::open(&url.parse()?, &self.clock)
     }
 
