@@ -71,7 +71,7 @@ impl Endpoint {
     }
 
     /// A packet of another version: a hello's sender is told which one is spoken here.
-    pub(super) fn refuse_version(&mut self, _now: Time, version: u8, packet: &[u8], peer: Address) {
+    pub(super) fn refuse_version(&mut self, version: u8, packet: &[u8], peer: Address) {
         // Only what all versions agree on is read: the kind, and where a hello has its session and incarnation.
         if version == 0 || packet.len() < Hello::PACKET || packet[1] != Kind::Hello as u8 {
             return;

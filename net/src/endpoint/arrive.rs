@@ -40,7 +40,7 @@ impl Endpoint {
         let (header, kind) = match Header::parse(&frame) {
             Ok(parsed) => parsed,
             Err(WireError::Version(version)) => {
-                self.refuse_version(now, version, &frame, peer);
+                self.refuse_version(version, &frame, peer);
                 return Err(WireError::Version(version));
             }
             Err(error) => return Err(error),
