@@ -31,7 +31,8 @@ pub enum CallError {
         /// What is known of the call.
         fate: Fate,
     },
-    /// Cancelled by the caller; or by the server, on behalf of another copy or because it stopped.
+    /// Cancelled by the caller; or by the server, on behalf of another copy or because it stopped. (Of a handler that answers
+    /// `Cancelled` on its own this is [`CallError::Status`].)
     #[error("cancelled ({})", describe(*fate))]
     Cancelled {
         /// What is known of the call.

@@ -39,6 +39,9 @@ pub(crate) mod reply_flag {
     pub(crate) const UNSUPPORTED: u8 = 4;
     /// Pushback: the server has no room.
     pub(crate) const OVERLOADED: u8 = 8;
+    /// With the code `Cancelled`: a hook, the caller or the end of the node took the entry out or fired its token. Without this flag the
+    /// code is a handler's own word.
+    pub(crate) const CANCELLED: u8 = 16;
 }
 
 /// The head of a request; the extension follows it, then the payload.

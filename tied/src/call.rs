@@ -228,9 +228,15 @@ impl ReplicaCall {
                 }
                 Err(error) => {
                     let tied = begun.tie.is_some() && matches!(state.purpose, Purpose::First | Purpose::Tied);
-                    if tied && is_cancelled(&error) {
+                    // Cancelled by the server, that is: what a handler answers is no word of its tie.
+                    if tied && let CallError::Cancelled { fate } = error {
+                        let ran = fate > Fate::NotExecuted;
+                        if ran {
+                            // Its end may have overtaken the word of its start.
+                            begun.race.started(index, now);
+                        }
                         begun.race.dropped(index, now);
-                        if state.started.is_none() {
+                        if !ran {
                             self.with_metrics(|metrics| metrics.cancelled_queued += 1);
                             if begun.borrowed > 0 {
                                 begun.borrowed -= 1;
@@ -482,14 +488,5 @@ impl<M: Rpc> Future for TypedReplicaCall<M> {
                 Err(CodecError(reason)) => Err(TiedError::Codec(CallError::Decode(reason))),
             }
         })
-    }
-}
-
-/// Ended by the tie, before it started or, its token fired, after.
-fn is_cancelled(error: &CallError) -> bool {
-    match error {
-        CallError::Cancelled { .. } => true,
-        CallError::Status(status) | CallError::Refused(status) => status.code == Code::Cancelled,
-        _ => false,
     }
 }

@@ -218,7 +218,10 @@ fn error_of(head: &ReplyHead, method: Method, message: &[u8]) -> CallError {
         Code::DeadlineExceeded => {
             CallError::DeadlineExceeded { fate: if not_started { Fate::NotExecuted } else { Fate::MaybeExecuted } }
         }
-        Code::Cancelled => CallError::Cancelled { fate: if not_started { Fate::NotExecuted } else { Fate::MaybeExecuted } },
+        // A handler's own `Cancelled` is a status like others, and says nothing of who cancelled what.
+        Code::Cancelled if flag(reply_flag::CANCELLED) => {
+            CallError::Cancelled { fate: if not_started { Fate::NotExecuted } else { Fate::MaybeExecuted } }
+        }
         code => {
             let text = String::from_utf8_lossy(&message[..message.len().min(Status::MAX_MESSAGE)]).into_owned();
             let status = Status { code, message: text, retry_after: after };

@@ -47,7 +47,7 @@ impl Core {
         };
         // A session that has ended meanwhile: nobody to answer.
         let Some(address) = self.session(session).map(|state| state.address) else { return Dispatch::Done };
-        let asked = Asked { session, call, service, class, arrived: self.now, mute: false };
+        let asked = Asked { session, call, service, class, arrived: self.now, mute: false, cancelled: false };
         self.metrics.serving(service, class).requests += 1;
         let budget = head.budget_us.get();
         let deadline = match budget {
@@ -118,7 +118,8 @@ impl Core {
                 let (_, asked) = self.cancel_entry(ticket, crate::cancel::CancelReason::Cancelled, false);
                 if let Some(asked) = asked {
                     self.metrics.serving(asked.service, asked.class).cancelled_queued += 1;
-                    self.send_status(&asked, &status, reply_flag::NOT_STARTED, Duration::ZERO);
+                    let cancelled = if status.code == Code::Cancelled { reply_flag::CANCELLED } else { 0 };
+                    self.send_status(&asked, &status, reply_flag::NOT_STARTED | cancelled, Duration::ZERO);
                 }
                 return;
             }

@@ -32,6 +32,8 @@ pub(crate) struct EntryState {
     pub(crate) own: Option<Lane>,
     /// Nobody waits for the reply.
     pub(crate) mute: bool,
+    /// It was cancelled, by other means than its own handler.
+    pub(crate) cancelled: bool,
     /// The tag of the hook that watches it; zero if none does.
     pub(crate) hook: u8,
     pub(crate) token: Option<CancelToken>,
@@ -58,6 +60,7 @@ impl Default for EntryState {
             notify_start: false,
             own: None,
             mute: false,
+            cancelled: false,
             hook: 0,
             token: None,
             task: None,
@@ -77,6 +80,7 @@ pub(crate) struct Asked {
     pub(crate) class: Class,
     pub(crate) arrived: Time,
     pub(crate) mute: bool,
+    pub(crate) cancelled: bool,
 }
 
 /// A request about to become an entry.
@@ -151,6 +155,7 @@ impl Server {
             notify_start,
             own,
             mute: false,
+            cancelled: false,
             hook,
             token: Some(token),
             task: None,
@@ -234,6 +239,7 @@ impl Core {
             class: entry.class,
             arrived: entry.arrived,
             mute: entry.mute,
+            cancelled: entry.cancelled,
         };
         if entry.deadline != Time::NEVER {
             self.server.wheel.cancel(ticket.slot);
@@ -262,6 +268,7 @@ impl Core {
             }
             Outcome::AlreadyStarted => {
                 let entry = &mut self.server.entries[ticket.slot as usize];
+                entry.cancelled |= matches!(reason, CancelReason::Cancelled | CancelReason::Stopped);
                 if let Some(token) = &entry.token {
                     self.deferred.push_back(Deferred::Fire(token.clone(), reason));
                 }

@@ -96,7 +96,9 @@ impl Core {
             }
             Err(status) => {
                 self.metrics.serving(asked.service, asked.class).statuses += 1;
-                self.send_status(asked, &status, 0, queue_delay);
+                // Cancelled, and says so: by the cancel, then. Cancelled with another status, it is the handler that knows why.
+                let cancelled = asked.cancelled && status.code == Code::Cancelled;
+                self.send_status(asked, &status, if cancelled { reply_flag::CANCELLED } else { 0 }, queue_delay);
             }
         }
     }
@@ -116,7 +118,8 @@ impl Core {
     }
 
     pub(crate) fn reply_cancelled(&mut self, asked: &Asked) {
-        self.send_reply(asked.session, asked.call, asked.class, Verdict::refused(Code::Cancelled, 0), Payload::empty());
+        let verdict = Verdict::refused(Code::Cancelled, reply_flag::CANCELLED);
+        self.send_reply(asked.session, asked.call, asked.class, verdict, Payload::empty());
     }
 
     pub(crate) fn reply_overloaded(&mut self, asked: &Asked) {

@@ -254,3 +254,32 @@ fn a_control_message_reaches_a_node_that_was_never_called() {
     world.run(MS);
     assert_eq!(*seen.borrow(), [("sim://n1".to_address().unwrap(), b"hello".to_vec())]);
 }
+
+#[test]
+fn a_handlers_own_cancelled_is_a_status_unless_it_was_cancelled() {
+    let (mut world, server, client, _, _) = hooked();
+    let local = world.local(server);
+    let service = Service::future(move |request| {
+        let (token, local) = (request.cancellation().clone(), local.clone());
+        let patient = &**request.payload() == b"patient";
+        async move {
+            if patient {
+                token.cancelled().await;
+            } else {
+                local.sleep(MS).await;
+            }
+            Err(Status::new(Code::Cancelled, "says the handler"))
+        }
+    });
+    world.node(server).serve(ECHO, service.finish_when_cancelled()).unwrap();
+    let (local, peer) = (world.local(client), world.peer(client, server));
+    let own = CallError::Status(Status::new(Code::Cancelled, "says the handler"));
+    let by_itself = local.call(peer, ECHO, "x", with("a"));
+    assert_eq!(world.finish(by_itself).unwrap_err(), own);
+    let told = local.call(peer, ECHO, "patient", with("b"));
+    world.run(MS);
+    local.send_control(peer, TAG, b"cancel:b").unwrap();
+    assert_eq!(world.finish(told).unwrap_err(), CallError::Cancelled { fate: Fate::MaybeExecuted });
+    world.run(MS);
+    world.assert_at_rest();
+}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tautline_rpc::{CallError, Class, Code, Fate as CallFate, NodeConfig, Status};
-use tautline_tied::{Choice, Config, Delay, Mode, Policy, Purpose, Stagger, TiedError, TiedOptions};
+use tautline_tied::{Budget, Choice, Config, Delay, Mode, Outcome, Policy, Purpose, Stagger, TiedError, TiedOptions};
 
 use crate::world::{Fate, MS, Mood, US, World, link};
 
@@ -260,4 +260,71 @@ fn sends_of_one_call_are_bounded_however_many_replicas_refuse_it() {
         world.run_for(100 * MS);
         world.assert_at_rest();
     }
+}
+
+fn tied() -> Policy {
+    Policy::Tied { mode: Mode::Cancel, stagger: Stagger::Fixed(100 * US), then_hedge: None }
+}
+
+#[test]
+fn a_handler_that_says_cancelled_does_not_pass_for_its_tie() {
+    let mut world = ordered(2, tied());
+    world.mood(1, Mood::Fails(Code::Cancelled));
+    let call = world.call(MS, TiedOptions::new());
+    let TiedError::Call { error, .. } = world.failed(call) else { panic!("dropped in favour of what?") };
+    assert_eq!(error, CallError::Status(Status::new(Code::Cancelled, "as told")));
+    assert_eq!(error.fate(), CallFate::Executed);
+    assert_eq!(world.story(call), [(1, Fate::Finished)], "it was executed: to send it again is not the tie's to decide");
+    let metrics = world.replicas().metrics();
+    let metrics = metrics.class(Class::Normal);
+    assert_eq!((metrics.failed, metrics.cancelled_queued, metrics.cancelled_running), (1, 0, 0));
+    world.run_for(50 * MS);
+    world.assert_at_rest();
+}
+
+#[test]
+fn a_winner_that_says_cancelled_gives_the_call_back_to_the_copy_that_it_had_dropped() {
+    let mut world = ordered(2, tied());
+    world.occupy(1, 5 * MS);
+    world.occupy(2, 10 * MS);
+    world.mood(1, Mood::Fails(Code::Cancelled));
+    let call = world.call(MS, TiedOptions::new());
+    assert_eq!(world.answered(call), 2);
+    assert_eq!(world.story(call), [(1, Fate::Finished), (2, Fate::Finished)]);
+    let metrics = world.replicas().metrics();
+    let metrics = metrics.class(Class::Normal);
+    assert_eq!((metrics.cancelled_queued, metrics.cancelled_running), (1, 0), "the winner was not cancelled");
+    assert_eq!(metrics.sent_as(Purpose::Failover), 1);
+}
+
+#[test]
+fn a_stopped_copy_whose_end_overtook_its_start_notice_is_paid_for() {
+    let config = Config { choice: Choice::Ordered, budget: Budget { per_thousand: 0, burst: 1 }, ..Config::uniform(tied()) };
+    let mut world = World::with(1, 2, link(10 * US), NodeConfig::default(), config);
+    // A first tie opens the session between the servers.
+    world.occupy(1, 5 * MS);
+    world.occupy(2, 10 * MS);
+    let call = world.call(MS, TiedOptions::new());
+    world.answered(call);
+    world.run_for(20 * MS);
+    world.occupy(1, 5 * MS);
+    world.occupy(2, 5 * MS);
+    // Far enough apart that both start their copies; and the word of the second one's start is lost, and not yet repeated when it ends.
+    world.network.link("s1", "s2", link(2 * MS)).unwrap();
+    let call = world.call(50 * MS, TiedOptions::new());
+    world.run_for(MS);
+    world.network.partition("s2", "client").unwrap();
+    world.run_until(|world| world.executions(call).len() == 2);
+    world.run_for(1990 * US);
+    world.network.heal("s2", "client").unwrap();
+    world.run_for(20 * MS);
+    assert_eq!(world.ties(2).counters.cancels_taken.of(Outcome::Stopped), 1);
+    assert!(!world.is_over(call));
+    assert_eq!(world.replicas().budget_left(), 0, "it was executed in part, whether or not anybody heard of the start");
+    assert_eq!(world.answered(call), 1);
+    assert_eq!(world.story(call), [(1, Fate::Finished), (2, Fate::Stopped)]);
+    assert_eq!(world.replicas().budget_left(), 0, "given back at the call's end");
+    let metrics = world.replicas().metrics();
+    let metrics = metrics.class(Class::Normal);
+    assert_eq!((metrics.cancelled_running, metrics.double_starts), (1, 1));
 }
