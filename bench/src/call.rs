@@ -1,13 +1,13 @@
 //! A call as a ping-pong: an inline handler that returns its payload, and a client that submits and takes the completion.
 
 use tautline_net::clock::Clock;
-use tautline_rpc::{Address, CallOptions, Local, Method, Node, Peer, Service};
+use tautline_rpc::{Address, CallOptions, Local, Method, Node, NodeConfig, Peer, Service, Wait};
 
 use crate::duo::{Serve, Stage};
 use crate::error::BenchError;
 use crate::floor::{PAYLOAD, PingPong, spin_for};
 
-const ECHO: Method = Method::named("bench.Echo/Echo");
+pub(crate) const ECHO: Method = Method::named("bench.Echo/Echo");
 
 /// The client's end.
 pub struct CallClient {
@@ -22,7 +22,7 @@ pub struct CallClient {
 impl CallClient {
     /// A client at `url` of the echo at `server`. The session opens with the first call.
     pub fn connect(url: &str, server: Address, clock: Clock) -> Result<CallClient, BenchError> {
-        let node = node(url, &clock)?;
+        let node = node(url, &clock, &NodeConfig::default())?;
         let local = node.local();
         let peer = local.peer(server).map_err(BenchError::product("looking the echo up"))?;
         Ok(CallClient { node, local, peer, options: CallOptions::new(), clock, number: 0 })
@@ -55,7 +55,12 @@ pub struct CallEcho {
 impl CallEcho {
     /// An echo at `url`.
     pub fn open(url: &str, clock: &Clock) -> Result<CallEcho, BenchError> {
-        let mut node = node(url, clock)?;
+        CallEcho::with(url, clock, &NodeConfig::default())
+    }
+
+    /// An echo with limits of its own.
+    pub fn with(url: &str, clock: &Clock, config: &NodeConfig) -> Result<CallEcho, BenchError> {
+        let mut node = node(url, clock, config)?;
         let echo = Service::inline(|request| Ok(request.take_payload().into()));
         node.serve(ECHO, echo).map_err(BenchError::product("serving the echo"))?;
         Ok(CallEcho { node })
@@ -64,6 +69,12 @@ impl CallEcho {
     /// Where it is reached.
     pub fn address(&self) -> Address {
         self.node.address()
+    }
+
+    /// One turn of its node.
+    #[inline]
+    pub fn poll(&mut self) {
+        self.node.poll();
     }
 }
 
@@ -77,8 +88,8 @@ impl Serve for CallEcho {
 }
 
 /// A node whose owner polls it without a pause.
-fn node(url: &str, clock: &Clock) -> Result<Node, BenchError> {
-    let builder = Node::builder(url).wait(tautline_rpc::Wait::Spin).clock(clock.clone());
+pub(crate) fn node(url: &str, clock: &Clock, config: &NodeConfig) -> Result<Node, BenchError> {
+    let builder = Node::builder(url).wait(Wait::Spin).clock(clock.clone()).config(config.clone());
     builder.build().map_err(BenchError::product("building a node"))
 }
 

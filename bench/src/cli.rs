@@ -1,5 +1,7 @@
 //! The command line: what each command takes, and how a mistake in it is said.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tautline_bench::pin::Cores;
 
@@ -26,6 +28,11 @@ pub(crate) enum Command {
     Cancel(Cancel),
     /// The tail of three servers with background interference: no copies, hedged at the p95, tied.
     Tail(Tail),
+    /// Instructions a small call, both sides together, counted by valgrind and compared with the stored figure.
+    Instructions(Instructions),
+    /// The program that `instructions` runs under valgrind.
+    #[command(hide = true)]
+    InstructionsLoad(InstructionsLoad),
     /// The other process of `cancel --port udp`; started by it.
     #[command(hide = true)]
     CancelLoser(OnCore),
@@ -104,6 +111,28 @@ pub(crate) struct Tail {
     /// Seconds of arrivals a policy, over all rounds [default: 105, or 8 with --quick].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) seconds: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Instructions {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Write the figures to bench/instructions.json, to compare with from now on.
+    #[arg(long)]
+    pub(crate) store: bool,
+    /// Keep callgrind's profile of the pipelined calls, for callgrind_annotate.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) profile: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InstructionsLoad {
+    /// Calls outstanding.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub(crate) window: u64,
+    /// Calls made.
+    #[arg(long)]
+    pub(crate) calls: u64,
 }
 
 /// How long the interleaved measurements run.

@@ -3,6 +3,7 @@
 mod cancel;
 mod echo;
 mod floor;
+mod instructions;
 mod tail;
 
 use tautline_bench::awake;
@@ -18,6 +19,8 @@ pub(crate) fn run(command: Command) -> (Common, Result<Option<Report>, BenchErro
         Command::Echo(args) => (args.common.clone(), echo::run(&args).map(Some)),
         Command::Cancel(args) => (args.common.clone(), cancel::run(&args).map(Some)),
         Command::Tail(args) => (args.common.clone(), tail::run(&args).map(Some)),
+        Command::Instructions(args) => (args.common.clone(), instructions::run(&args).map(Some)),
+        Command::InstructionsLoad(args) => (Common::default(), instructions::run_load(&args).map(|()| None)),
         Command::KeepAwake(args) => (Common::default(), awake::spin(args.core).map(|()| None)),
         Command::CancelLoser(args) => (Common::default(), cancel::run_loser(args.core).map(|()| None)),
     }

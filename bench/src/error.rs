@@ -53,6 +53,14 @@ pub enum BenchError {
         /// Rounds run.
         attempts: usize,
     },
+    /// A program that is needed is not there, or does not work.
+    #[error("{why}: {remedy}")]
+    Tool {
+        /// What is missing.
+        why: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
     /// The product failed.
     #[error("{action}: {why}")]
     Product {

@@ -8,6 +8,7 @@
 pub mod anchor;
 pub mod awake;
 pub mod call;
+pub mod callgrind;
 pub mod company;
 pub mod duo;
 pub mod error;
@@ -15,6 +16,7 @@ pub mod floor;
 pub mod machine;
 pub mod message;
 pub mod pin;
+pub mod pipeline;
 pub mod placement;
 pub mod report;
 pub mod rounds;

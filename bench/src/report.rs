@@ -26,11 +26,13 @@ pub struct Report {
     pub machine: Machine,
     /// The placement of the cores, where one matters.
     pub placement: Option<PlacementLine>,
-    /// The figures.
+    /// The latencies.
     pub rows: Vec<Row>,
+    /// Everything else: rates, counts, sizes.
+    pub figures: Vec<Figure>,
     /// What one must know to read them.
     pub notes: Vec<String>,
-    /// What they must not exceed.
+    /// What they must not exceed, or not fall short of.
     pub bounds: Vec<Bound>,
 }
 
@@ -70,15 +72,40 @@ pub struct Row {
     pub ratio: Option<f64>,
 }
 
-/// A figure and what it must not exceed.
+/// A number that is not a latency.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figure {
+    /// Of what.
+    pub name: String,
+    /// How much.
+    pub value: f64,
+    /// Of which unit.
+    pub unit: String,
+    /// As a multiple of the floor, or of whatever the name says.
+    pub ratio: Option<f64>,
+}
+
+/// Which side of a bound is the good one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sense {
+    /// The figure must not exceed it.
+    AtMost,
+    /// The figure must reach it.
+    AtLeast,
+}
+
+/// A figure and what it must not exceed, or must reach.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bound {
     /// What is bounded.
     pub what: String,
     /// What was measured.
     pub figure: f64,
-    /// The most it may be.
+    /// The bound.
     pub bound: f64,
+    /// Which side of it is the good one.
+    pub sense: Sense,
     /// Whether it is.
     pub met: bool,
 }
@@ -92,6 +119,7 @@ impl Report {
             machine: Machine::ask(),
             placement: None,
             rows: Vec::new(),
+            figures: Vec::new(),
             notes: Vec::new(),
             bounds: Vec::new(),
         }
@@ -124,6 +152,11 @@ impl Report {
         self.rows.push(row);
     }
 
+    /// Adds a figure that is not a latency.
+    pub fn figure(&mut self, name: impl Into<String>, value: f64, unit: &str, ratio: Option<f64>) {
+        self.figures.push(Figure { name: name.into(), value, unit: unit.to_owned(), ratio });
+    }
+
     /// Adds a remark.
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
@@ -143,9 +176,14 @@ impl Report {
         self.note(format!("Another process had the cores ({why}): run it on an idle machine, these figures mean little."));
     }
 
-    /// Adds a bound on `figure`. A figure that is not a number misses it.
+    /// Says that `figure` must not exceed `bound`. A figure that is not a number misses it.
     pub fn bound(&mut self, what: impl Into<String>, figure: f64, bound: f64) {
-        self.bounds.push(Bound { what: what.into(), figure, bound, met: figure <= bound });
+        self.bounds.push(Bound { what: what.into(), figure, bound, sense: Sense::AtMost, met: figure <= bound });
+    }
+
+    /// Says that `figure` must reach `bound`. A figure that is not a number misses it.
+    pub fn at_least(&mut self, what: impl Into<String>, figure: f64, bound: f64) {
+        self.bounds.push(Bound { what: what.into(), figure, bound, sense: Sense::AtLeast, met: figure >= bound });
     }
 
     /// Whether every bound is met.
@@ -172,6 +210,29 @@ impl Report {
             write!(out, "placement  {}: a cache line there and back in {:.0} ns, cores {}", p.distance, p.round_trip_ns, p.cores)?;
             writeln!(out, "; {} round{}, {} discarded", p.rounds, if p.rounds == 1 { "" } else { "s" }, p.discarded)?;
         }
+        self.write_rows(out)?;
+        self.write_figures(out)?;
+        if !self.notes.is_empty() {
+            writeln!(out)?;
+        }
+        for note in &self.notes {
+            writeln!(out, "{note}")?;
+        }
+        if check {
+            writeln!(out)?;
+            for bound in &self.bounds {
+                let verdict = if bound.met { "ok" } else { "MISSED" };
+                let sense = if bound.sense == Sense::AtLeast { "at least " } else { "" };
+                writeln!(out, "check: {} {:.3}, bound {sense}{}: {verdict}", bound.what, bound.figure, bound.bound)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_rows(&self, out: &mut String) -> fmt::Result {
+        if self.rows.is_empty() {
+            return Ok(());
+        }
         let width = self.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).max(4);
         writeln!(out)?;
         writeln!(out, "{:width$} {:>9} {:>10} {:>10} {:>10} {:>10} {:>7}", "us", "samples", "p50", "p99", "p99.9", "max", "ratio")?;
@@ -183,20 +244,34 @@ impl Report {
                 None => writeln!(out, " {:>7}", "-")?,
             }
         }
-        if !self.notes.is_empty() {
-            writeln!(out)?;
+        Ok(())
+    }
+
+    fn write_figures(&self, out: &mut String) -> fmt::Result {
+        if self.figures.is_empty() {
+            return Ok(());
         }
-        for note in &self.notes {
-            writeln!(out, "{note}")?;
-        }
-        if check {
-            writeln!(out)?;
-            for bound in &self.bounds {
-                let verdict = if bound.met { "ok" } else { "MISSED" };
-                writeln!(out, "check: {} {:.3}, bound {}: {verdict}", bound.what, bound.figure, bound.bound)?;
+        let width = self.figures.iter().map(|figure| figure.name.chars().count()).max().unwrap_or(0);
+        let unit = self.figures.iter().map(|figure| figure.unit.chars().count()).max().unwrap_or(0);
+        writeln!(out)?;
+        writeln!(out, "{:width$} {:>12} {:unit$} {:>7}", "", "figure", "", "ratio")?;
+        for figure in &self.figures {
+            write!(out, "{:width$} {:>12.*} {:unit$} ", figure.name, decimals(figure.value), figure.value, figure.unit)?;
+            match figure.ratio {
+                Some(ratio) => writeln!(out, "{ratio:>7.2}")?,
+                None => writeln!(out, "{:>7}", "-")?,
             }
         }
         Ok(())
+    }
+}
+
+/// Three digits are enough, and a count has no decimals.
+fn decimals(value: f64) -> usize {
+    match value.abs() {
+        small if small < 10.0 && small.fract() != 0.0 => 3,
+        middle if middle < 100.0 && middle.fract() != 0.0 => 1,
+        _ => 0,
     }
 }
 
@@ -246,6 +321,19 @@ mod tests {
         let text = report.text(true);
         assert!(text.trim_end().ends_with("check: p50 / floor 2.500, bound 2: MISSED"), "{text}");
         assert!(!report.text(false).contains("MISSED"));
+    }
+
+    #[test]
+    fn a_figure_that_must_be_reached_is_missed_from_below() {
+        let mut report = Report::new("rate", "a test");
+        report.figure("calls", 2.25, "M/s", Some(0.75));
+        report.at_least("calls (M/s)", 2.25, 3.0);
+        report.at_least("ratio", 0.75, 0.5);
+        report.at_least("nothing", f64::NAN, 0.5);
+        assert_eq!(report.bounds.iter().map(|bound| bound.met).collect::<Vec<_>>(), [false, true, false]);
+        let text = report.text(true);
+        assert!(text.contains("2.250 M/s") && text.contains("bound at least 3: MISSED"), "{text}");
+        assert!(!text.contains("p99"), "no latencies, no table of them: {text}");
     }
 
     #[test]

@@ -1,0 +1,182 @@
+//! Calls kept outstanding, a window of them: for rates, and for counting what a call costs where its peers share the work of a burst.
+
+use bytes::Bytes;
+use tautline_net::clock::Clock;
+use tautline_rpc::{Address, CallOptions, Local, Node, NodeConfig, Peer};
+
+use crate::call::{CallEcho, ECHO, node};
+use crate::error::BenchError;
+
+/// Bytes of a small call.
+pub const SMALL: usize = 32;
+
+/// A client that keeps a window of echo calls outstanding.
+pub struct Pipeline {
+    node: Node,
+    local: Local,
+    peer: Peer,
+    options: CallOptions,
+    size: usize,
+    messages: Vec<Bytes>,
+    window: usize,
+    outstanding: usize,
+    sent: u64,
+}
+
+impl Pipeline {
+    /// A client at `url` of the echo at `server`, with calls of `size` bytes (at least one). The session opens with the first call.
+    pub fn connect(
+        url: &str,
+        server: Address,
+        clock: &Clock,
+        config: &NodeConfig,
+        window: usize,
+        size: usize,
+    ) -> Result<Pipeline, BenchError> {
+        let node = node(url, clock, config)?;
+        let local = node.local();
+        let peer = local.peer(server).map_err(BenchError::product("looking the echo up"))?;
+        let (size, messages) = (size.max(1), messages(size));
+        Ok(Pipeline { node, local, peer, options: CallOptions::new(), size, messages, window, outstanding: 0, sent: 0 })
+    }
+
+    /// Submits what the window has room for, polls once, and takes what is complete. Says how many calls that was.
+    #[inline]
+    pub fn turn(&mut self) -> Result<usize, BenchError> {
+        self.fill()?;
+        self.collect()
+    }
+
+    /// Takes what is complete, and submits nothing. Says how many calls that was.
+    #[inline]
+    pub fn collect(&mut self) -> Result<usize, BenchError> {
+        self.node.poll();
+        let mut done = 0;
+        while let Some(completion) = self.node.next_completion() {
+            let reply = completion.result.map_err(BenchError::product("a call"))?;
+            if reply.len() != self.size || reply.first() != Some(&(completion.tag as u8 % DIFFERENT as u8)) {
+                return Err(BenchError::Product { action: "a call", why: "it was answered with another call's reply".to_owned() });
+            }
+            done += 1;
+        }
+        self.outstanding -= done;
+        Ok(done)
+    }
+
+    /// Calls submitted and not complete.
+    pub fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    /// Changes the window; calls beyond it end on their own.
+    pub fn set_window(&mut self, window: usize) {
+        self.window = window;
+    }
+
+    #[inline]
+    fn fill(&mut self) -> Result<(), BenchError> {
+        while self.outstanding < self.window {
+            self.sent += 1;
+            let message = self.messages[self.sent as usize % DIFFERENT].clone();
+            let submitted = self.local.submit(self.peer, ECHO, message, &self.options, self.sent);
+            submitted.map_err(BenchError::product("submitting a call"))?;
+            self.outstanding += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Messages that differ in their first byte, so that a reply to another call is noticed. A power of two.
+const DIFFERENT: usize = 64;
+
+/// Messages that cost nothing to send again: static where they are small, else counted.
+fn messages(size: usize) -> Vec<Bytes> {
+    static TABLE: [[u8; SMALL]; DIFFERENT] = {
+        let mut table = [[7; SMALL]; DIFFERENT];
+        let mut n = 0;
+        while n < DIFFERENT {
+            table[n][0] = n as u8;
+            n += 1;
+        }
+        table
+    };
+    let one = |n: usize| match size {
+        SMALL => Bytes::from_static(&TABLE[n]),
+        size => {
+            let mut message = vec![7; size.max(1)];
+            message[0] = n as u8;
+            Bytes::from(message)
+        }
+    };
+    (0..DIFFERENT).map(one).collect()
+}
+
+/// Client and server on one thread, polled in turns.
+pub struct Solo {
+    client: Pipeline,
+    server: CallEcho,
+}
+
+impl Solo {
+    /// An echo at one URL and its client at another, each with these limits.
+    pub fn open(
+        [client, server]: [&str; 2],
+        clock: &Clock,
+        config: &NodeConfig,
+        window: usize,
+        size: usize,
+    ) -> Result<Solo, BenchError> {
+        let server = CallEcho::with(server, clock, config)?;
+        let client = Pipeline::connect(client, server.address(), clock, config, window, size)?;
+        Ok(Solo { client, server })
+    }
+
+    /// The calls leave, are answered, and complete; neither side looks at its port in vain. Says how many calls were completed.
+    #[inline]
+    pub fn turn(&mut self) -> Result<usize, BenchError> {
+        let before = self.client.turn()?;
+        self.server.poll();
+        Ok(before + self.client.collect()?)
+    }
+
+    /// Changes the window.
+    pub fn set_window(&mut self, window: usize) {
+        self.client.set_window(window);
+    }
+
+    /// Turns without new calls, until none is outstanding.
+    pub fn drain(&mut self) -> Result<(), BenchError> {
+        for _ in 0..MOST_TURNS {
+            if self.client.outstanding() == 0 {
+                return Ok(());
+            }
+            self.server.poll();
+            self.client.collect()?;
+        }
+        Err(BenchError::Product { action: "ending the calls", why: "some were never answered".to_owned() })
+    }
+}
+
+/// More turns than any window takes to be answered.
+const MOST_TURNS: usize = 10_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_kept_full_and_every_call_ends() {
+        let clock = Clock::tsc();
+        let urls = ["mem://bench-solo-client", "mem://bench-solo-server"];
+        let mut solo = Solo::open(urls, &clock, &NodeConfig::default(), 8, SMALL).unwrap();
+        let mut done = 0;
+        while done < 100 {
+            done += solo.turn().unwrap();
+            assert!(solo.client.outstanding() <= 8);
+        }
+        solo.client.turn().unwrap();
+        assert_eq!(solo.client.outstanding(), 8);
+        solo.drain().unwrap();
+        assert_eq!(solo.client.outstanding(), 0);
+    }
+}
