@@ -5,11 +5,16 @@
 //! even if it makes up ids or repeats another's. A cancel counts only if it comes from a replica that this server was told of, and
 //! that the copy itself names as the one it speaks for; a server sends cancels to such replicas only, so no request can aim it at a
 //! stranger.
+//!
+//! Between a copy's start and the drop of the other one each server looks a copy up once by what names it there: by its entry where it
+//! started, by its tie and client where it waits. Peers choose those names, so the hash is seeded anew for each map: nobody outside can
+//! tell which ones collide. (foldhash, because SipHash over an id and an address takes longer than all the rest of a cancel.)
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 use tautline_net::clock::Time;
 use tautline_net::port::Address;
@@ -127,9 +132,12 @@ impl Outcomes {
 /// The tied copies at one server. `E` names a copy in its run queue.
 #[derive(Debug)]
 pub struct Table<E> {
+    /// Without its list of the allowed.
     config: TableConfig,
-    copies: HashMap<E, Copy>,
-    entries: HashMap<Key, E>,
+    /// The allowed replicas as a copy or a message may name them, and as they are to be reached.
+    places: Vec<(Address, Address)>,
+    copies: HashMap<E, Copy, RandomState>,
+    entries: HashMap<Key, E, RandomState>,
     tombstones: Tombstones<Key, Tombstone>,
     counters: TableCounters,
 }
@@ -172,12 +180,14 @@ struct Tombstone {
 
 impl<E: std::marker::Copy + Eq + Hash> Table<E> {
     /// An empty table.
-    pub fn new(config: TableConfig) -> Table<E> {
+    pub fn new(mut config: TableConfig) -> Table<E> {
+        let allowed = std::mem::take(&mut config.allowed);
         Table {
             tombstones: Tombstones::new(config.tombstones, config.tombstone_life),
+            places: allowed.into_iter().map(|allowed| (canonical(&allowed), allowed)).collect(),
             config,
-            copies: HashMap::new(),
-            entries: HashMap::new(),
+            copies: HashMap::default(),
+            entries: HashMap::default(),
             counters: TableCounters::default(),
         }
     }
@@ -185,13 +195,14 @@ impl<E: std::marker::Copy + Eq + Hash> Table<E> {
     /// Allows a replica.
     pub fn allow(&mut self, replica: Address) {
         if self.allowed(&replica).is_none() {
-            self.config.allowed.push(replica);
+            self.places.push((canonical(&replica), replica));
         }
     }
 
     /// Forgets a replica: copies that name it are not cancelled there, nor by it.
     pub fn disallow(&mut self, replica: &Address) {
-        self.config.allowed.retain(|allowed| !same_place(allowed, replica));
+        let replica = canonical(replica);
+        self.places.retain(|(place, _)| *place != replica);
     }
 
     /// A request came whose tie could not be read. It runs untied.
@@ -238,19 +249,19 @@ impl<E: std::marker::Copy + Eq + Hash> Table<E> {
         if was != State::Queued {
             return messages;
         }
-        let copy = &self.copies[&entry];
-        for (rank, address) in copy.header.copies.iter().enumerate() {
+        let (header, client, sent_at) = (&copy.header, copy.client, at.as_nanos());
+        for (rank, address) in header.copies.iter().enumerate() {
             let to = rank as u8;
-            if to == copy.header.rank {
+            if to == header.rank {
                 continue;
             }
             // The allowed entry and not the copy's: it may have a scope, which does not travel.
-            let Some(address) = self.allowed(address) else {
+            let Some(address) = allowed(&self.places, address) else {
                 self.counters.strangers += 1;
                 continue;
             };
-            let (id, mode, from) = (copy.header.id, copy.header.mode, copy.header.rank);
-            messages.push((address, Control::Cancel { id, mode, from, to, client: copy.client, sent_at: at.as_nanos() }));
+            let cancel = Control::Cancel { id: header.id, mode: header.mode, from: header.rank, to, client, sent_at };
+            messages.push((address, cancel));
         }
         self.counters.cancels_sent += messages.len() as u64;
         messages
@@ -280,11 +291,16 @@ impl<E: std::marker::Copy + Eq + Hash> Table<E> {
                 Outcome::Unknown
             }
             Some(entry) => {
-                if !speaks_for(&self.copies[&entry].header, from, to, &sender) {
+                let copy = self.copies.get_mut(&entry).expect("entries and copies are changed together");
+                if !speaks_for(&copy.header, from, to, &sender) {
                     self.counters.refused += 1;
                     return None;
                 }
-                self.cancel_copy(entry, mode, from, to, now, queue)
+                let (outcome, over) = cancel_copy(copy, entry, mode, from, to, now, queue);
+                if over {
+                    self.finished(entry, now);
+                }
+                outcome
             }
         };
         self.counters.cancels_taken.add(outcome);
@@ -324,44 +340,8 @@ impl<E: std::marker::Copy + Eq + Hash> Table<E> {
         (self.tombstones.len(), self.tombstones.evicted())
     }
 
-    fn cancel_copy(&mut self, entry: E, mode: Mode, from: u8, to: u8, now: Time, queue: &mut impl Queue<E>) -> Outcome {
-        let copy = self.copies.get_mut(&entry).expect("entries and copies are changed together");
-        if copy.state == State::Queued || copy.state == State::Demoted {
-            match mode {
-                Mode::Demote if queue.demote(entry) => {
-                    copy.state = State::Demoted;
-                    return Outcome::Demoted;
-                }
-                Mode::Demote => {}
-                Mode::Cancel => match queue.drop_queued(entry) {
-                    Removal::Dropped => {
-                        self.finished(entry, now);
-                        return Outcome::Dropped;
-                    }
-                    Removal::Gone => {
-                        self.finished(entry, now);
-                        return Outcome::Unknown;
-                    }
-                    Removal::Started => {}
-                },
-            }
-        }
-        // Both have started (this one perhaps a moment ago, and its word is still on the way here).
-        if to < from {
-            return Outcome::Kept;
-        }
-        let started = match copy.state {
-            State::Started { at } => at,
-            State::Stopped { .. } => return Outcome::Stopped,
-            State::Queued | State::Demoted => now,
-        };
-        copy.state = State::Stopped { started };
-        queue.stop(entry);
-        Outcome::Stopped
-    }
-
     fn allowed(&self, address: &Address) -> Option<Address> {
-        self.config.allowed.iter().find(|allowed| same_place(allowed, address)).copied()
+        allowed(&self.places, address)
     }
 
     fn key(&self, id: TieId, client: Address) -> Key {
@@ -371,6 +351,50 @@ impl<E: std::marker::Copy + Eq + Hash> Table<E> {
         }
         Key { id, client }
     }
+}
+
+/// The allowed replica that `address` names, as it is to be reached.
+fn allowed(places: &[(Address, Address)], address: &Address) -> Option<Address> {
+    let address = canonical(address);
+    places.iter().find(|(place, _)| *place == address).map(|(_, allowed)| *allowed)
+}
+
+/// What a cancel does to a copy that is here, and whether the copy is over with that.
+fn cancel_copy<E: std::marker::Copy>(
+    copy: &mut Copy,
+    entry: E,
+    mode: Mode,
+    from: u8,
+    to: u8,
+    now: Time,
+    queue: &mut impl Queue<E>,
+) -> (Outcome, bool) {
+    if copy.state == State::Queued || copy.state == State::Demoted {
+        match mode {
+            Mode::Demote if queue.demote(entry) => {
+                copy.state = State::Demoted;
+                return (Outcome::Demoted, false);
+            }
+            Mode::Demote => {}
+            Mode::Cancel => match queue.drop_queued(entry) {
+                Removal::Dropped => return (Outcome::Dropped, true),
+                Removal::Gone => return (Outcome::Unknown, true),
+                Removal::Started => {}
+            },
+        }
+    }
+    // Both have started (this one perhaps a moment ago, and its word is still on the way here).
+    if to < from {
+        return (Outcome::Kept, false);
+    }
+    let started = match copy.state {
+        State::Started { at } => at,
+        State::Stopped { .. } => return (Outcome::Stopped, false),
+        State::Queued | State::Demoted => now,
+    };
+    copy.state = State::Stopped { started };
+    queue.stop(entry);
+    (Outcome::Stopped, false)
 }
 
 /// Whether `sender` is the server of the copy of rank `from`, and `to` the rank of this one, as the copy itself has it.

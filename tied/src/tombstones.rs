@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use tautline_net::clock::Time;
 
 /// A bounded set of keys that expire, each with what to do when the request comes.
@@ -15,7 +16,7 @@ use tautline_net::clock::Time;
 pub struct Tombstones<K, V> {
     capacity: usize,
     life: Duration,
-    stones: HashMap<K, Stone<V>>,
+    stones: HashMap<K, Stone<V>, RandomState>,
     /// Oldest first. All live equally long, so this is the order of expiry too. A key taken early leaves its place here until
     /// then; the serial tells it from a later stone of the same key.
     order: VecDeque<(Time, u64, K)>,
@@ -32,7 +33,14 @@ struct Stone<V> {
 impl<K: Copy + Eq + Hash, V> Tombstones<K, V> {
     /// Room for `capacity` tombstones that each live for `life`.
     pub fn new(capacity: usize, life: Duration) -> Tombstones<K, V> {
-        Tombstones { capacity: capacity.max(1), life, stones: HashMap::new(), order: VecDeque::new(), next_serial: 0, evicted: 0 }
+        Tombstones {
+            capacity: capacity.max(1),
+            life,
+            stones: HashMap::default(),
+            order: VecDeque::new(),
+            next_serial: 0,
+            evicted: 0,
+        }
     }
 
     /// Leaves a tombstone. A second one for the same key changes nothing: the first cancel to arrive decides.
@@ -52,6 +60,9 @@ impl<K: Copy + Eq + Hash, V> Tombstones<K, V> {
     /// The request has come: takes its tombstone if there is one.
     pub fn take(&mut self, key: &K, now: Time) -> Option<V> {
         self.expire(now);
+        if self.stones.is_empty() {
+            return None;
+        }
         self.stones.remove(key).map(|stone| stone.value)
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
 use tautline_net::class::Class;
 use tautline_net::endpoint::SessionId;
 use tautline_net::port::{Address, AddressError, PortUrl};
@@ -115,7 +116,7 @@ pub(crate) struct PeerState {
 #[derive(Debug)]
 pub(crate) struct Peers {
     list: Vec<PeerState>,
-    by_address: HashMap<Address, u32>,
+    by_address: HashMap<Address, u32, RandomState>,
     limit: usize,
     initial_credit: u16,
     /// Where the search for an idle peer to forget goes on.
@@ -124,7 +125,7 @@ pub(crate) struct Peers {
 
 impl Peers {
     pub(crate) fn new(limit: usize, initial_credit: u16) -> Peers {
-        Peers { list: Vec::new(), by_address: HashMap::new(), limit, initial_credit, hand: 0 }
+        Peers { list: Vec::new(), by_address: HashMap::default(), limit, initial_credit, hand: 0 }
     }
 
     /// The peer's place, made if it is new. `None` if there are as many as may be and none is idle.

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use foldhash::fast::RandomState;
 use tautline_net::class::Class;
 use tautline_net::clock::Time;
 use tautline_net::endpoint::{CloseReason, ConnectError, SendError, SessionId};
@@ -34,7 +35,7 @@ pub struct Completion {
 pub(crate) struct Client {
     pub(crate) table: Table,
     /// The session to each address, whoever opened it.
-    pub(crate) by_address: HashMap<Address, SessionId>,
+    pub(crate) by_address: HashMap<Address, SessionId, RandomState>,
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) max_waiting: usize,
     pub(crate) max_calls: usize,

@@ -108,7 +108,7 @@ impl Builder {
             sessions: Vec::new(),
             client: Client {
                 table,
-                by_address: HashMap::new(),
+                by_address: HashMap::default(),
                 completions: VecDeque::new(),
                 max_waiting: config.max_waiting,
                 max_calls: config.max_calls,

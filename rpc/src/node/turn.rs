@@ -1,7 +1,6 @@
 //! One turn of the poll loop. The order is that of urgency: what workers have started is told to hooks first, because another server waits
 //! for that word; then packets, then timers, one queued job, tasks, and last everything that this made ready to send.
 
-use smallvec::SmallVec;
 use tautline_net::endpoint::{Event, SessionId};
 use tautline_net::payload::Payload;
 use zerocopy::FromBytes;
@@ -116,24 +115,25 @@ impl Node {
     #[cold]
     fn settle_all(&mut self) {
         loop {
-            self.shared.settle();
-            let notes: SmallVec<[HookNote; 8]> = self.core().hook_notes.drain(..).collect();
-            if notes.is_empty() {
-                break;
-            }
-            for note in notes {
-                match note {
-                    HookNote::Started { tag, ticket, at, notify } => {
-                        self.with_hook(tag, |hook, cx| hook.started(Entry(ticket), at, cx));
-                        let mut core = self.core();
-                        let now = core.now;
-                        core.endpoint.flush(now);
-                        if let Some((session, call)) = notify {
-                            core.send_started(session, call);
-                        }
+            // Hooks first: another server may be about to waste work, and a callback may take a while.
+            let note = self.core().hook_notes.pop_front();
+            match note {
+                Some(HookNote::Started { tag, ticket, at, notify }) => {
+                    self.with_hook(tag, |hook, cx| hook.started(Entry(ticket), at, cx));
+                    let mut core = self.core();
+                    let now = core.now;
+                    core.endpoint.flush(now);
+                    if let Some((session, call)) = notify {
+                        core.send_started(session, call);
                     }
-                    HookNote::Finished { tag, ticket, at } => {
-                        self.with_hook(tag, |hook, cx| hook.finished(Entry(ticket), at, cx));
+                }
+                Some(HookNote::Finished { tag, ticket, at }) => {
+                    self.with_hook(tag, |hook, cx| hook.finished(Entry(ticket), at, cx));
+                }
+                None => {
+                    self.shared.settle();
+                    if self.core().hook_notes.is_empty() {
+                        break;
                     }
                 }
             }
