@@ -8,6 +8,8 @@ use crate::error::BenchError;
 use crate::floor::{PAYLOAD, PingPong, spin_for};
 
 pub(crate) const ECHO: Method = Method::named("bench.Echo/Echo");
+/// Takes what it gets, and answers with its first byte.
+pub(crate) const SINK: Method = Method::named("bench.Echo/Sink");
 
 /// The client's end.
 pub struct CallClient {
@@ -63,6 +65,11 @@ impl CallEcho {
         let mut node = node(url, clock, config)?;
         let echo = Service::inline(|request| Ok(request.take_payload().into()));
         node.serve(ECHO, echo).map_err(BenchError::product("serving the echo"))?;
+        let sink = Service::inline(|request| {
+            let first = request.payload().first().map_or(0, |byte| usize::from(*byte));
+            Ok(FIRST_BYTE[first % FIRST_BYTE.len()][..].into())
+        });
+        node.serve(SINK, sink).map_err(BenchError::product("serving the sink"))?;
         Ok(CallEcho { node })
     }
 
@@ -86,6 +93,17 @@ impl Serve for CallEcho {
         Ok(())
     }
 }
+
+/// Every answer of the sink.
+static FIRST_BYTE: [[u8; 1]; 256] = {
+    let mut table = [[0]; 256];
+    let mut n = 0;
+    while n < table.len() {
+        table[n][0] = n as u8;
+        n += 1;
+    }
+    table
+};
 
 /// A node whose owner polls it without a pause.
 pub(crate) fn node(url: &str, clock: &Clock, config: &NodeConfig) -> Result<Node, BenchError> {

@@ -28,6 +28,12 @@ pub(crate) enum Command {
     Cancel(Cancel),
     /// The tail of three servers with background interference: no copies, hedged at the p95, tied.
     Tail(Tail),
+    /// Small calls a second with a window of them outstanding: over mem on one core, over udp on two.
+    Rate(RateArgs),
+    /// Large messages one way, beside a stream of raw UDP.
+    Bulk(Bulk),
+    /// Small calls beside large ones on the same session: head-of-line blocking.
+    Hol(Hol),
     /// Instructions a small call, both sides together, counted by valgrind and compared with the stored figure.
     Instructions(Instructions),
     /// The program that `instructions` runs under valgrind.
@@ -114,6 +120,45 @@ pub(crate) struct Tail {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct RateArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) rounds: Rounds,
+    /// The path.
+    #[arg(long, value_enum, default_value_t = PortKind::Udp)]
+    pub(crate) port: PortKind,
+    /// Calls outstanding.
+    #[arg(long, value_name = "CALLS", default_value = "64", value_parser = window)]
+    pub(crate) window: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Bulk {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) rounds: Rounds,
+    /// The path.
+    #[arg(long, value_enum, default_value_t = PortKind::Udp)]
+    pub(crate) port: PortKind,
+    /// Measure 1 MiB messages only.
+    #[arg(long)]
+    pub(crate) only_largest: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Hol {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) rounds: Rounds,
+    /// The path.
+    #[arg(long, value_enum, default_value_t = PortKind::Udp)]
+    pub(crate) port: PortKind,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Instructions {
     #[command(flatten)]
     pub(crate) common: Common,
@@ -166,6 +211,14 @@ impl PortKind {
     }
 }
 
+fn window(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        // No more than the slots of the ring that is the floor.
+        Ok(window) if (1..=64).contains(&window) => Ok(window),
+        _ => Err("write a number of calls between 1 and 64".to_owned()),
+    }
+}
+
 fn share(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(share) if (0.01..=0.95).contains(&share) => Ok(share),
@@ -202,6 +255,7 @@ mod tests {
             (&["echo", "--port", "tcp"][..], "possible values: udp, mem"),
             (&["echo", "--rounds", "0"], "1..=1000"),
             (&["echo", "--cores", "1"], "like 0,1"),
+            (&["rate", "--window", "65"], "between 1 and 64"),
             (&["tail", "--load", "1.5"], "between 0.01 and 0.95"),
             (&["tial"], "tial"),
         ] {

@@ -1,9 +1,12 @@
 //! The commands: each measures one thing and gives a report.
 
+mod bulk;
 mod cancel;
 mod echo;
 mod floor;
+mod hol;
 mod instructions;
+mod rate;
 mod tail;
 
 use tautline_bench::awake;
@@ -19,6 +22,9 @@ pub(crate) fn run(command: Command) -> (Common, Result<Option<Report>, BenchErro
         Command::Echo(args) => (args.common.clone(), echo::run(&args).map(Some)),
         Command::Cancel(args) => (args.common.clone(), cancel::run(&args).map(Some)),
         Command::Tail(args) => (args.common.clone(), tail::run(&args).map(Some)),
+        Command::Rate(args) => (args.common.clone(), rate::run(&args).map(Some)),
+        Command::Bulk(args) => (args.common.clone(), bulk::run(&args).map(Some)),
+        Command::Hol(args) => (args.common.clone(), hol::run(&args).map(Some)),
         Command::Instructions(args) => (args.common.clone(), instructions::run(&args).map(Some)),
         Command::InstructionsLoad(args) => (Common::default(), instructions::run_load(&args).map(|()| None)),
         Command::KeepAwake(args) => (Common::default(), awake::spin(args.core).map(|()| None)),

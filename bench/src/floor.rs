@@ -4,6 +4,7 @@
 //! acknowledgement, no check.
 
 pub mod ring;
+pub mod segmented;
 pub mod udp;
 
 use std::time::Duration;

@@ -2,21 +2,31 @@
 
 use bytes::Bytes;
 use tautline_net::clock::Clock;
-use tautline_rpc::{Address, CallOptions, Local, Node, NodeConfig, Peer};
+use tautline_rpc::{Address, CallOptions, Local, Method, Node, NodeConfig, Peer};
 
-use crate::call::{CallEcho, ECHO, node};
+use crate::call::{CallEcho, ECHO, SINK, node};
 use crate::error::BenchError;
 
 /// Bytes of a small call.
 pub const SMALL: usize = 32;
 
-/// A client that keeps a window of echo calls outstanding.
+/// What comes back of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Back {
+    /// All of it.
+    Everything,
+    /// One byte.
+    OneByte,
+}
+
+/// A client that keeps a window of calls outstanding.
 pub struct Pipeline {
     node: Node,
     local: Local,
     peer: Peer,
     options: CallOptions,
-    size: usize,
+    method: Method,
+    reply: usize,
     messages: Vec<Bytes>,
     window: usize,
     outstanding: usize,
@@ -24,7 +34,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// A client at `url` of the echo at `server`, with calls of `size` bytes (at least one). The session opens with the first call.
+    /// A client at `url` of the [`CallEcho`] at `server`, with calls of `size` bytes (at least one). The session opens with the first call.
     pub fn connect(
         url: &str,
         server: Address,
@@ -32,12 +42,27 @@ impl Pipeline {
         config: &NodeConfig,
         window: usize,
         size: usize,
+        back: Back,
     ) -> Result<Pipeline, BenchError> {
         let node = node(url, clock, config)?;
         let local = node.local();
         let peer = local.peer(server).map_err(BenchError::product("looking the echo up"))?;
-        let (size, messages) = (size.max(1), messages(size));
-        Ok(Pipeline { node, local, peer, options: CallOptions::new(), size, messages, window, outstanding: 0, sent: 0 })
+        let (method, reply) = match back {
+            Back::Everything => (ECHO, size.max(1)),
+            Back::OneByte => (SINK, 1),
+        };
+        Ok(Pipeline {
+            node,
+            local,
+            peer,
+            options: CallOptions::new(),
+            method,
+            reply,
+            messages: messages(size),
+            window,
+            outstanding: 0,
+            sent: 0,
+        })
     }
 
     /// Submits what the window has room for, polls once, and takes what is complete. Says how many calls that was.
@@ -54,7 +79,7 @@ impl Pipeline {
         let mut done = 0;
         while let Some(completion) = self.node.next_completion() {
             let reply = completion.result.map_err(BenchError::product("a call"))?;
-            if reply.len() != self.size || reply.first() != Some(&(completion.tag as u8 % DIFFERENT as u8)) {
+            if reply.len() != self.reply || reply.first() != self.messages[completion.tag as usize % DIFFERENT].first() {
                 return Err(BenchError::Product { action: "a call", why: "it was answered with another call's reply".to_owned() });
             }
             done += 1;
@@ -68,6 +93,30 @@ impl Pipeline {
         self.outstanding
     }
 
+    /// Changes the size of the calls to come. Those that are echoed must have ended.
+    pub fn set_size(&mut self, size: usize) {
+        self.messages = messages(size);
+        if self.method == ECHO {
+            self.reply = size.max(1);
+        }
+    }
+
+    /// Turns without new calls, until none is outstanding.
+    pub fn drain(&mut self) -> Result<(), BenchError> {
+        self.drain_beside(|| ())
+    }
+
+    fn drain_beside(&mut self, mut beside: impl FnMut()) -> Result<(), BenchError> {
+        for _ in 0..MOST_TURNS {
+            if self.outstanding == 0 {
+                return Ok(());
+            }
+            beside();
+            self.collect()?;
+        }
+        Err(BenchError::Product { action: "ending the calls", why: "some were never answered".to_owned() })
+    }
+
     /// Changes the window; calls beyond it end on their own.
     pub fn set_window(&mut self, window: usize) {
         self.window = window;
@@ -78,13 +127,16 @@ impl Pipeline {
         while self.outstanding < self.window {
             self.sent += 1;
             let message = self.messages[self.sent as usize % DIFFERENT].clone();
-            let submitted = self.local.submit(self.peer, ECHO, message, &self.options, self.sent);
+            let submitted = self.local.submit(self.peer, self.method, message, &self.options, self.sent);
             submitted.map_err(BenchError::product("submitting a call"))?;
             self.outstanding += 1;
         }
         Ok(())
     }
 }
+
+/// Messages above this are all the same.
+const LARGE: usize = 64 << 10;
 
 /// Messages that differ in their first byte, so that a reply to another call is noticed. A power of two.
 const DIFFERENT: usize = 64;
@@ -108,6 +160,10 @@ fn messages(size: usize) -> Vec<Bytes> {
             Bytes::from(message)
         }
     };
+    // Large ones share their bytes, or preparing them would take longer than sending them.
+    if size > LARGE {
+        return vec![Bytes::from(vec![0; size]); DIFFERENT];
+    }
     (0..DIFFERENT).map(one).collect()
 }
 
@@ -127,7 +183,7 @@ impl Solo {
         size: usize,
     ) -> Result<Solo, BenchError> {
         let server = CallEcho::with(server, clock, config)?;
-        let client = Pipeline::connect(client, server.address(), clock, config, window, size)?;
+        let client = Pipeline::connect(client, server.address(), clock, config, window, size, Back::Everything)?;
         Ok(Solo { client, server })
     }
 
@@ -146,14 +202,7 @@ impl Solo {
 
     /// Turns without new calls, until none is outstanding.
     pub fn drain(&mut self) -> Result<(), BenchError> {
-        for _ in 0..MOST_TURNS {
-            if self.client.outstanding() == 0 {
-                return Ok(());
-            }
-            self.server.poll();
-            self.client.collect()?;
-        }
-        Err(BenchError::Product { action: "ending the calls", why: "some were never answered".to_owned() })
+        self.client.drain_beside(|| self.server.poll())
     }
 }
 

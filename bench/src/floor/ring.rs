@@ -104,6 +104,39 @@ pub fn pair(clock: Clock) -> (RingClient, RingEcho) {
     (RingClient { pings: ping_in, pongs: pong_out, clock, number: 0 }, RingEcho { pings: ping_out, pongs: pong_in })
 }
 
+/// Both ends on one core: what moving the messages alone costs where nothing crosses cores.
+pub struct RingLoop {
+    client: RingClient,
+    echo: RingEcho,
+}
+
+impl RingLoop {
+    /// Two rings in a loop.
+    pub fn new(clock: Clock) -> RingLoop {
+        let (client, echo) = pair(clock);
+        RingLoop { client, echo }
+    }
+
+    /// Sends `window` messages (at most as many as the ring has slots), returns them, and receives them: how many that was.
+    #[inline]
+    pub fn turn(&mut self, window: usize) -> usize {
+        for _ in 0..window {
+            self.client.number += 1;
+            if !self.client.pings.try_send(&[self.client.number; WORDS]) {
+                break;
+            }
+        }
+        while let Some(ping) = self.echo.pings.try_receive() {
+            self.echo.pongs.try_send(&ping);
+        }
+        let mut back = 0;
+        while self.client.pongs.try_receive().is_some() {
+            back += 1;
+        }
+        back
+    }
+}
+
 impl PingPong for RingClient {
     fn ping(&mut self) -> Result<(), BenchError> {
         self.number += 1;
@@ -140,6 +173,12 @@ mod tests {
         let (mut duo, ()) = Duo::start(core, || Ok((vec![Box::new(echo) as Box<dyn Serve>], ()))).unwrap();
         let samples = duo.during(0, || sample(&clock, 1, 3 * SLOTS as usize, &mut client)).unwrap();
         assert_eq!(samples.count(), 3 * SLOTS as usize);
+    }
+
+    #[test]
+    fn a_loop_returns_a_window_and_never_more_than_the_ring_holds() {
+        let mut both = RingLoop::new(Clock::tsc());
+        assert_eq!([both.turn(1), both.turn(64), both.turn(1_000)], [1, 64, SLOTS as usize]);
     }
 
     #[test]
