@@ -96,11 +96,14 @@ async fn unless_stopped<T>(
 }
 
 fn policy(name: PolicyName) -> Policy {
-    let p95 = Delay::Percentile(Percentile::default());
     match name {
         PolicyName::None => Policy::None,
-        PolicyName::Hedged => Policy::Hedged { delay: p95 },
-        PolicyName::Tied => Policy::Tied { mode: Mode::Cancel, stagger: Stagger::Auto, then_hedge: Some(p95) },
+        PolicyName::Hedged => Policy::hedged(),
+        PolicyName::Tied => Policy::tied(),
+        PolicyName::TiedHedged => {
+            let p99 = Delay::Percentile(Percentile::new(0.99));
+            Policy::Tied { mode: Mode::Cancel, stagger: Stagger::Auto, then_hedge: Some(p99) }
+        }
     }
 }
 

@@ -48,6 +48,15 @@ impl Deferred {
     }
 }
 
+/// A caller that wants to know that its call has started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Notify {
+    pub(crate) session: SessionId,
+    pub(crate) call: u64,
+    /// How long it waited here.
+    pub(crate) waited: Duration,
+}
+
 /// What a hook is to be told, when the poll loop comes by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HookNote {
@@ -56,7 +65,7 @@ pub(crate) enum HookNote {
         tag: u8,
         ticket: Ticket,
         at: Time,
-        notify: Option<(SessionId, u64)>,
+        notify: Option<Notify>,
     },
     Finished {
         tag: u8,

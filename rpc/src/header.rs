@@ -85,7 +85,9 @@ pub(crate) struct ReplyHead {
 pub(crate) struct CallNotice {
     pub(crate) kind: u8,
     pub(crate) version: u8,
-    pub(crate) reserved: [u8; 6],
+    pub(crate) reserved: [u8; 2],
+    /// Of a start notice: how long the request waited at its server before it started.
+    pub(crate) waited_us: U32,
     pub(crate) call: U64,
 }
 
@@ -135,8 +137,12 @@ impl RequestHead {
 }
 
 impl CallNotice {
-    pub(crate) fn new(kind: u8, call: u64) -> CallNotice {
-        CallNotice { kind, version: VERSION, reserved: [0; 6], call: U64::new(call) }
+    pub(crate) fn cancel(call: u64) -> CallNotice {
+        CallNotice { kind: kind::CANCEL, version: VERSION, reserved: [0; 2], waited_us: U32::new(0), call: U64::new(call) }
+    }
+
+    pub(crate) fn started(call: u64, waited_us: u32) -> CallNotice {
+        CallNotice { kind: kind::STARTED, waited_us: U32::new(waited_us), ..CallNotice::cancel(call) }
     }
 }
 

@@ -120,7 +120,7 @@ mod sleep;
 mod status;
 
 pub use cancel::{CancelReason, CancelToken, Cancelled};
-pub use client::call::CallId;
+pub use client::call::{CallId, Start};
 pub use client::future::{Call, Started, TypedCall};
 pub use client::peers::{Peer, ToAddress};
 pub use client::submit::Completion;

@@ -205,10 +205,11 @@ impl ReplicaCall {
             let Some(call) = &mut copy.call else { continue };
             let result = Pin::new(&mut *call).poll(cx);
             let now = self.shared.local.now();
-            if call.is_started() {
+            // Of a call that has just ended too: the notice may have come together with the reply.
+            if let Some(start) = call.start() {
                 let known = begun.race.copies()[index];
                 if known.started.is_none() && known.purpose == Purpose::First {
-                    self.shared.heard_of_start(now.since(known.sent));
+                    self.shared.heard_of_start(start.heard.since(known.sent), start.waited);
                 }
                 begun.race.started(index, now);
             }

@@ -384,9 +384,9 @@ impl Shared {
         }
     }
 
-    /// A first copy was heard to have started so long after it was sent.
-    pub(crate) fn heard_of_start(&self, delay: Duration) {
-        self.notices.borrow_mut().record(delay);
+    /// A first copy was heard to have started so long after it was sent, of which it had waited so long at its server.
+    pub(crate) fn heard_of_start(&self, delay: Duration, waited: Duration) {
+        self.notices.borrow_mut().record(delay, waited);
     }
 
     /// Two mean one-way delays, and not less than what an empty server takes to start and say so.

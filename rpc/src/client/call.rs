@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use tautline_net::class::Class;
 use tautline_net::clock::Time;
@@ -159,4 +160,16 @@ pub(crate) struct Cold {
     pub(crate) extension: Option<Extension>,
     /// The result, while it waits for its future.
     pub(crate) result: Option<CallResult>,
+    /// What was heard of the start of this call, which may not be the slot's any more.
+    pub(crate) start: Option<(CallId, Start)>,
+}
+
+/// What a caller knows of its call's start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// When it heard of it.
+    pub heard: Time,
+    /// How long the request had waited at the server, by the server's own clock. What is left of the time until it was heard went by on the
+    /// network and in waking threads.
+    pub waited: Duration,
 }

@@ -7,11 +7,11 @@ use tautline_net::endpoint::{CloseReason, SessionId};
 use tautline_net::payload::Payload;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::call::{CallId, CallResult, Held, Sink, State};
+use super::call::{CallId, CallResult, Held, Sink, Start, State};
 use super::submit::Completion;
 use crate::core::{Core, Deferred, SessionState};
 use crate::error::{CallError, Fate};
-use crate::header::{CallNotice, REPLY_HEAD, ReplyHead, VERSION, kind, reply_flag};
+use crate::header::{CallNotice, REPLY_HEAD, ReplyHead, VERSION, reply_flag};
 use crate::method::Method;
 use crate::status::{Code, Status};
 
@@ -53,14 +53,17 @@ impl Core {
     }
 
     /// The server says that a handler started.
-    pub(crate) fn on_started(&mut self, session: SessionId, call: u64) {
-        let Some(slot) = self.client.table.find(CallId::from_u64(call)) else { return };
+    pub(crate) fn on_started(&mut self, session: SessionId, notice: &CallNotice) {
+        let id = CallId::from_u64(notice.call.get());
+        let Some(slot) = self.client.table.find(id) else { return };
         let call = self.client.table.call_mut(slot);
-        if call.session == session
-            && call.state.start()
-            && let Sink::Future(waker) = &mut call.sink
-        {
+        if call.session != session || !call.state.start() {
+            return;
+        }
+        if let Sink::Future(waker) = &mut call.sink {
             self.deferred.extend(waker.take().map(Deferred::Wake));
+            let waited = Duration::from_micros(u64::from(notice.waited_us.get()));
+            self.client.table.cold_mut(slot).start = Some((id, Start { heard: self.now, waited }));
         }
     }
 
@@ -95,7 +98,7 @@ impl Core {
             connected = self.session(session).is_some_and(|state| state.established);
             self.endpoint.abandon(session, message, self.now);
             if connected {
-                let notice = CallNotice::new(kind::CANCEL, self.client.table.id(slot).as_u64());
+                let notice = CallNotice::cancel(self.client.table.id(slot).as_u64());
                 // A lost cancel costs the server some work, and nothing else.
                 let _ = self.endpoint.send_control(session, notice.as_bytes(), self.now);
             }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::call::{CallId, CallResult, Sink, State};
+use super::call::{CallId, CallResult, Sink, Start, State};
 use crate::codec::{Codec, CodecError, Rpc};
 use crate::error::CallError;
 use crate::local::Shared;
@@ -18,7 +18,7 @@ use crate::local::Shared;
 pub struct Call {
     shared: Rc<Shared>,
     stage: Stage,
-    started: bool,
+    start: Option<Start>,
 }
 
 #[derive(Debug)]
@@ -35,19 +35,20 @@ impl Call {
             Ok(id) => Stage::Flying(id),
             Err(error) => Stage::Failed(error),
         };
-        Call { shared, stage, started: false }
+        Call { shared, stage, start: None }
     }
 
     /// Whether the server has said that the handler started. It says so only if the call's options ask for it, and not where the handler
     /// answers at once. The notice wakes whoever polled the call last.
     pub fn is_started(&self) -> bool {
+        self.start().is_some()
+    }
+
+    /// What the server's start notice said, and when it came; as [`Call::is_started`] otherwise.
+    pub fn start(&self) -> Option<Start> {
         match self.stage {
-            Stage::Flying(id) => {
-                let core = self.shared.core.borrow();
-                let state = core.client.table.find(id).map(|slot| core.client.table.call(slot).state);
-                matches!(state, Some(State::Sent { started: true, .. }))
-            }
-            _ => self.started,
+            Stage::Flying(id) => self.shared.core.borrow().client.table.start_of(id),
+            _ => self.start,
         }
     }
 
@@ -59,29 +60,26 @@ impl Call {
 
     /// Like awaiting [`Call::started`], for hand-written futures.
     pub fn poll_started(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        let Stage::Flying(id) = self.stage else { return Poll::Ready(self.started) };
+        let Stage::Flying(id) = self.stage else { return Poll::Ready(self.start.is_some()) };
         let mut stale = None;
         let poll = {
             let mut core = self.shared.core.borrow_mut();
+            self.start = core.client.table.start_of(id);
             match core.client.table.find(id) {
-                None => Poll::Ready(self.started),
+                None => Poll::Ready(self.start.is_some()),
                 Some(slot) => {
                     let call = core.client.table.call_mut(slot);
                     match (call.state, &mut call.sink) {
-                        (State::Sent { started: true, .. }, _) => Poll::Ready(true),
-                        (State::Sent { .. } | State::Waiting, Sink::Future(waker)) => {
+                        (State::Sent { started: false, .. } | State::Waiting, Sink::Future(waker)) => {
                             stale = waker.replace(cx.waker().clone());
                             Poll::Pending
                         }
-                        _ => Poll::Ready(self.started),
+                        _ => Poll::Ready(self.start.is_some()),
                     }
                 }
             }
         };
         drop(stale);
-        if poll == Poll::Ready(true) {
-            self.started = true;
-        }
         poll
     }
 
@@ -120,14 +118,13 @@ impl Future for Call {
         let poll = {
             let mut core = this.shared.core.borrow_mut();
             let slot = core.client.table.find(id).expect("a call keeps its slot until its future has the result");
-            if let Some(result) = core.client.table.cold_mut(slot).result.take() {
+            let cold = core.client.table.cold_mut(slot);
+            if let Some(result) = cold.result.take() {
+                this.start = cold.start.filter(|(of, _)| *of == id).map(|(_, start)| start);
                 core.release_call(slot);
                 Poll::Ready(result)
             } else {
                 let call = core.client.table.call_mut(slot);
-                if let State::Sent { started, .. } = call.state {
-                    this.started |= started;
-                }
                 if let Sink::Future(waker) = &mut call.sink {
                     match waker {
                         Some(waker) if waker.will_wake(cx.waker()) => {}

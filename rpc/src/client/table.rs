@@ -6,7 +6,7 @@ use tautline_net::clock::Time;
 use tautline_net::endpoint::{MessageId, SessionId};
 use tautline_net::timer::Wheel;
 
-use super::call::{CallId, Cold, Held, Sink, Slot, State};
+use super::call::{CallId, Cold, Held, Sink, Slot, Start, State};
 use super::peers::Peers;
 use crate::method::Method;
 
@@ -227,6 +227,11 @@ impl Table {
     #[inline]
     pub(crate) fn call_mut(&mut self, slot: u32) -> &mut Slot {
         &mut self.slots[slot as usize]
+    }
+
+    /// What was heard of a call's start.
+    pub(crate) fn start_of(&self, id: CallId) -> Option<Start> {
+        self.cold.get(id.slot as usize)?.start.filter(|(of, _)| *of == id).map(|(_, start)| start)
     }
 
     pub(crate) fn cold_mut(&mut self, slot: u32) -> &mut Cold {

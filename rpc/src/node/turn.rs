@@ -123,8 +123,8 @@ impl Node {
                     let mut core = self.core();
                     let now = core.now;
                     core.endpoint.flush(now);
-                    if let Some((session, call)) = notify {
-                        core.send_started(session, call);
+                    if let Some(notify) = notify {
+                        core.send_started(notify);
                     }
                 }
                 Some(HookNote::Finished { tag, ticket, at }) => {
@@ -241,7 +241,7 @@ impl Core {
                 if let Ok((notice, _)) = CallNotice::read_from_prefix(&payload) {
                     match notice.kind {
                         kind::CANCEL => self.on_cancel(session, notice.call.get()),
-                        _ => self.on_started(session, notice.call.get()),
+                        _ => self.on_started(session, &notice),
                     }
                     return Step::Done;
                 }

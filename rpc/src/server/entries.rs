@@ -9,7 +9,7 @@ use super::own::Lane;
 use super::runqueue::Job;
 use super::{Kind, Server};
 use crate::cancel::{CancelReason, CancelToken};
-use crate::core::{Core, Deferred, HookNote};
+use crate::core::{Core, Deferred, HookNote, Notify};
 use crate::executor::Abort;
 use crate::hook::{CancelOutcome, Entry, QueuedCancel};
 use crate::request::Request;
@@ -380,13 +380,13 @@ impl Core {
     /// An entry was started: whoever asked to know is told.
     pub(crate) fn on_entry_started(&mut self, ticket: Ticket, at: Time) {
         let Some(entry) = self.server.entry(ticket) else { return };
-        let (session, call, notify, mute, hook) = (entry.session, entry.call, entry.notify_start, entry.mute, entry.hook);
-        let notify = (notify && !mute).then_some((session, call));
+        let (hook, waited) = (entry.hook, at.since(entry.arrived));
+        let notify = (entry.notify_start && !entry.mute).then_some(Notify { session: entry.session, call: entry.call, waited });
         if hook != 0 {
             // The hook's word is for a server that is about to waste work; the caller's can wait for it.
             self.hook_notes.push_back(HookNote::Started { tag: hook, ticket, at, notify });
-        } else if let Some((session, call)) = notify {
-            self.send_started(session, call);
+        } else if let Some(notify) = notify {
+            self.send_started(notify);
         }
     }
 }

@@ -12,7 +12,7 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 
 use super::entries::Asked;
 use super::runqueue::Note;
-use crate::core::Core;
+use crate::core::{Core, Notify};
 use crate::header::{CallNotice, ReplyHead, VERSION, kind, reply_flag};
 use crate::service::Answer;
 use crate::status::{Code, Status};
@@ -129,9 +129,10 @@ impl Core {
         self.send_reply(asked.session, asked.call, asked.class, verdict, Payload::empty());
     }
 
-    pub(crate) fn send_started(&mut self, session: SessionId, call: u64) {
+    pub(crate) fn send_started(&mut self, notify: Notify) {
+        let notice = CallNotice::started(notify.call, micros(notify.waited));
         // Lost with its session, which says more.
-        let _ = self.endpoint.send_control(session, CallNotice::new(kind::STARTED, call).as_bytes(), self.now);
+        let _ = self.endpoint.send_control(notify.session, notice.as_bytes(), self.now);
     }
 
     /// A worker's word.

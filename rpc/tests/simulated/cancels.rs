@@ -214,3 +214,37 @@ fn a_call_that_ends_without_a_start_notice_ends_the_wait_for_one() {
     assert!(!world.finish(call.started()));
     assert!(world.finish(call).is_ok());
 }
+
+#[test]
+fn a_start_notice_says_how_long_the_request_waited_and_outlives_the_call() {
+    let (mut world, server, client) = World::pair(NodeConfig { concurrency: 1, ..NodeConfig::default() });
+    let log = Log::default();
+    let service = slow(world.local(server), 5 * MS, &log);
+    world.node(server).serve(SLOW, service).unwrap();
+    let (local, peer) = (world.local(client), world.peer(client, server));
+    let call = |name| local.call(peer, SLOW, name, CallOptions::new().notify_start());
+    let (mut first, mut second) = (call("first"), call("second"));
+    let sent = world.clock.now();
+    assert_eq!(second.start(), None);
+    world.finish(&mut first).unwrap();
+    assert!(first.start().unwrap().waited < MS / 10);
+    world.run(MS);
+    let start = second.start().expect("it runs");
+    assert!((49 * MS / 10..51 * MS / 10).contains(&start.waited), "{start:?}");
+    assert!(start.heard.since(sent) >= start.waited && start.heard <= world.clock.now());
+    // The next one's notice is delayed until its reply comes too.
+    let mut third = call("third");
+    world.run(MS / 10);
+    world.network.pause("n1").unwrap();
+    world.run(12 * MS);
+    world.network.resume("n1").unwrap();
+    world.finish(&mut second).unwrap();
+    assert_eq!(second.start(), Some(start));
+    world.finish(&mut third).unwrap();
+    let late = third.start().expect("what came with the reply counts too");
+    assert!(late.heard > start.heard && late.waited > MS, "{late:?}");
+    // A slot's next call knows nothing of the start of the one before.
+    let mut other = local.call(peer, SLOW, "no notice", CallOptions::new());
+    world.finish(&mut other).unwrap();
+    assert_eq!(other.start(), None);
+}
