@@ -63,13 +63,7 @@ impl CallEcho {
     /// An echo with limits of its own.
     pub fn with(url: &str, clock: &Clock, config: &NodeConfig) -> Result<CallEcho, BenchError> {
         let mut node = node(url, clock, config)?;
-        let echo = Service::inline(|request| Ok(request.take_payload().into()));
-        node.serve(ECHO, echo).map_err(BenchError::product("serving the echo"))?;
-        let sink = Service::inline(|request| {
-            let first = request.payload().first().map_or(0, |byte| usize::from(*byte));
-            Ok(FIRST_BYTE[first % FIRST_BYTE.len()][..].into())
-        });
-        node.serve(SINK, sink).map_err(BenchError::product("serving the sink"))?;
+        serve(&mut node)?;
         Ok(CallEcho { node })
     }
 
@@ -92,6 +86,18 @@ impl Serve for CallEcho {
         }
         Ok(())
     }
+}
+
+/// Has a node serve the echo and the sink.
+pub(crate) fn serve(node: &mut Node) -> Result<(), BenchError> {
+    let echo = Service::inline(|request| Ok(request.take_payload().into()));
+    node.serve(ECHO, echo).map_err(BenchError::product("serving the echo"))?;
+    let sink = Service::inline(|request| {
+        let first = request.payload().first().map_or(0, |byte| usize::from(*byte));
+        Ok(FIRST_BYTE[first % FIRST_BYTE.len()][..].into())
+    });
+    node.serve(SINK, sink).map_err(BenchError::product("serving the sink"))?;
+    Ok(())
 }
 
 /// Every answer of the sink.

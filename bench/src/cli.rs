@@ -34,6 +34,8 @@ pub(crate) enum Command {
     Bulk(Bulk),
     /// Small calls beside large ones on the same session: head-of-line blocking.
     Hol(Hol),
+    /// Many clients to one server at once, and datacenters' mixes of message sizes, on a simulated shallow switch.
+    Incast(Incast),
     /// Instructions a small call, both sides together, counted by valgrind and compared with the stored figure.
     Instructions(Instructions),
     /// The program that `instructions` runs under valgrind.
@@ -156,6 +158,15 @@ pub(crate) struct Hol {
     /// The path.
     #[arg(long, value_enum, default_value_t = PortKind::Udp)]
     pub(crate) port: PortKind,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Incast {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Seeds the network, the sizes and the arrivals.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
 }
 
 #[derive(Debug, Args)]

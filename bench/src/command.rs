@@ -5,6 +5,7 @@ mod cancel;
 mod echo;
 mod floor;
 mod hol;
+mod incast;
 mod instructions;
 mod rate;
 mod tail;
@@ -25,6 +26,7 @@ pub(crate) fn run(command: Command) -> (Common, Result<Option<Report>, BenchErro
         Command::Rate(args) => (args.common.clone(), rate::run(&args).map(Some)),
         Command::Bulk(args) => (args.common.clone(), bulk::run(&args).map(Some)),
         Command::Hol(args) => (args.common.clone(), hol::run(&args).map(Some)),
+        Command::Incast(args) => (args.common.clone(), incast::run(&args).map(Some)),
         Command::Instructions(args) => (args.common.clone(), instructions::run(&args).map(Some)),
         Command::InstructionsLoad(args) => (Common::default(), instructions::run_load(&args).map(|()| None)),
         Command::KeepAwake(args) => (Common::default(), awake::spin(args.core).map(|()| None)),
