@@ -47,6 +47,8 @@ pub struct Endpoint {
     wheel: Wheel,
     departures: Departures,
     arrivals: Vec<Datagram>,
+    /// Sessions that packets of this burst were for.
+    touched: Vec<u32>,
     fired: Vec<u32>,
     last_poll: Time,
 }
@@ -79,6 +81,7 @@ impl Endpoint {
             wheel: Wheel::new(),
             departures: Departures::new(),
             arrivals: Vec::with_capacity(config.burst),
+            touched: Vec::with_capacity(config.burst),
             fired: Vec::new(),
             last_poll: now,
             shared: Shared {
@@ -146,7 +149,7 @@ impl Endpoint {
             if let Some(id) = entry.send_now(&message, &mut frame, now, &mut self.shared) {
                 self.shared.counters.messages_sent += 1;
                 self.departures.push(frame, entry.peer, self.integrity);
-                self.set_timer(session.slot, now);
+                set_timer(&mut self.wheel, entry, now, &self.shared);
                 return Ok(id);
             }
             self.departures.give_back(frame);
@@ -183,22 +186,29 @@ impl Endpoint {
         self.shared.events.pop_front()
     }
 
+    /// Whether [`Endpoint::next_event`] has something, or [`Endpoint::flush`].
+    #[inline]
+    pub fn has_work(&self) -> bool {
+        !self.shared.events.is_empty() || self.departures.is_waiting()
+    }
+
     /// One turn: a burst from the port, and the timers that are due. Returns how many packets came.
+    #[inline]
     pub fn poll(&mut self, now: Time) -> usize {
         if now.nanos_since(self.last_poll) > self.shared.quiet {
             self.shared.resumed = now;
         }
         self.last_poll = now;
         let count = self.arrive(now);
-        self.expire(now);
+        if self.wheel.is_due(now) {
+            self.expire(now);
+        }
         self.give_grants(now);
         count
     }
 
+    #[cold]
     fn expire(&mut self, now: Time) {
-        if !self.wheel.is_due(now) {
-            return;
-        }
         let mut fired = std::mem::take(&mut self.fired);
         self.wheel.expire(now, &mut fired);
         for slot in fired.drain(..) {
@@ -232,21 +242,7 @@ impl Endpoint {
     fn schedule(&mut self, slot: u32, now: Time) {
         let Some(session) = self.sessions.at_mut(slot) else { return };
         self.departures.enlist(session, now);
-        self.set_timer(slot, now);
-    }
-
-    #[inline]
-    fn set_timer(&mut self, slot: u32, now: Time) {
-        let Some(session) = self.sessions.at_mut(slot) else { return };
-        // A timer that was set too early costs one look; moving it, or even computing when it is due, each time would cost more.
-        if session.armed <= now.plus_nanos(SOONEST) && !session.is_hasty() {
-            return;
-        }
-        let due = session.timeout(&self.shared);
-        if due < session.armed {
-            session.armed = due;
-            self.wheel.insert(slot, due);
-        }
+        set_timer(&mut self.wheel, session, now, &self.shared);
     }
 
     /// When [`Endpoint::poll`] must be called next even if nothing arrives; `now` if packets wait to be sent.
@@ -327,6 +323,19 @@ impl Endpoint {
     /// What the port counted.
     pub fn port_counters(&self) -> PortCounters {
         self.port.counters()
+    }
+}
+
+#[inline]
+fn set_timer(wheel: &mut Wheel, session: &mut Session, now: Time, shared: &Shared) {
+    // A timer that was set too early costs one look; moving it, or even computing when it is due, each time would cost more.
+    if session.armed <= now.plus_nanos(SOONEST) && !session.is_hasty() {
+        return;
+    }
+    let due = session.timeout(shared);
+    if due < session.armed {
+        session.armed = due;
+        wheel.insert(session.id.slot, due);
     }
 }
 

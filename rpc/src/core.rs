@@ -163,25 +163,44 @@ impl Core {
         self.sessions[id.slot()] = None;
     }
 
+    /// Whether this turn has to do anything but look: what came, what is due, and what waits.
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        self.endpoint.has_work()
+            || self.timers_due()
+            || self.server.own.has_runnable()
+            || !self.deferred.is_empty()
+            || !self.hook_notes.is_empty()
+            || self.server.credits_due(self.now)
+    }
+
+    #[inline]
+    fn timers_due(&self) -> bool {
+        let now = self.now;
+        self.client.table.wheel.is_due(now) || self.server.wheel.is_due(now) || self.sleeps.is_due(now)
+    }
+
     /// Runs the timers that are due.
+    #[inline]
     pub(crate) fn expire_timers(&mut self) {
+        if self.timers_due() {
+            self.expire_due();
+        }
+    }
+
+    #[cold]
+    fn expire_due(&mut self) {
         let now = self.now;
         let mut expired = std::mem::take(&mut self.expired);
-        if self.client.table.wheel.next().is_some_and(|due| due <= now) {
-            self.client.table.wheel.expire(now, &mut expired);
-            for slot in expired.drain(..) {
-                self.on_call_deadline(slot);
-            }
+        self.client.table.wheel.expire(now, &mut expired);
+        for slot in expired.drain(..) {
+            self.on_call_deadline(slot);
         }
-        if self.server.wheel.next().is_some_and(|due| due <= now) {
-            self.server.wheel.expire(now, &mut expired);
-            for slot in expired.drain(..) {
-                self.on_entry_deadline(slot);
-            }
+        self.server.wheel.expire(now, &mut expired);
+        for slot in expired.drain(..) {
+            self.on_entry_deadline(slot);
         }
-        if self.sleeps.next().is_some_and(|due| due <= now) {
-            self.sleeps.expire(now, &mut expired, &mut self.deferred);
-        }
+        self.sleeps.expire(now, &mut expired, &mut self.deferred);
         self.expired = expired;
     }
 

@@ -79,6 +79,18 @@ impl Mail {
         self.runnables.pop()
     }
 
+    /// Whether workers have said something.
+    #[inline]
+    pub(crate) fn has_notes(&self) -> bool {
+        !self.notes.is_empty()
+    }
+
+    /// Whether a task or a command waits.
+    #[inline]
+    pub(crate) fn has_jobs(&self) -> bool {
+        !self.runnables.is_empty() || !self.commands.is_empty()
+    }
+
     /// How many tasks are ready.
     pub(crate) fn ready(&self) -> usize {
         self.runnables.len()

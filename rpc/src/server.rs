@@ -135,11 +135,17 @@ impl Server {
         self.wheel.next()
     }
 
+    /// Whether the credits' interval is over.
+    #[inline]
+    pub(crate) fn credits_due(&self, now: Time) -> bool {
+        // All pools have the same interval.
+        self.pools[0].is_due(now)
+    }
+
     /// Ends the credits' interval, when it is over.
     #[inline]
     pub(crate) fn adjust_credits(&mut self, now: Time) {
-        // All pools have the same interval.
-        if !self.pools[0].is_due(now) {
+        if !self.credits_due(now) {
             return;
         }
         for ((pool, &outstanding), class) in self.pools.iter_mut().zip(&self.outstanding).zip(Class::ALL) {

@@ -25,6 +25,11 @@ impl Sleeps {
         self.wheel.next()
     }
 
+    #[inline]
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        self.wheel.is_due(now)
+    }
+
     /// How many futures sleep.
     pub(crate) fn len(&self) -> usize {
         self.wakers.len() - self.free.len()

@@ -1,37 +1,57 @@
 //! What happens to a packet on arrival: malformed ones are counted and dropped, the rest find their session.
 
 use super::Endpoint;
+use super::depart::TOUCHED;
 use super::event::{CloseReason, SessionId};
 use crate::clock::Time;
-use crate::port::{Address, Datagram};
+use crate::port::{Address, Datagram, PortError};
 use crate::session::Handled;
 use crate::wire::{Header, Kind, WireError};
 
 impl Endpoint {
     /// Takes a burst from the port. Returns how many packets came.
+    #[inline]
     pub(super) fn arrive(&mut self, now: Time) -> usize {
-        let mut arrivals = std::mem::take(&mut self.arrivals);
-        let count = match self.port.receive(&mut arrivals, self.shared.config.burst) {
-            Ok(count) => count,
-            Err(error) => {
-                if self.shared.counters.port_errors == 0 {
-                    tracing::warn!(%error, "the port failed to receive");
-                }
-                self.shared.counters.port_errors += 1;
-                arrivals.len()
-            }
-        };
-        if count > 0 {
-            self.shared.copy_out = self.port.receive_frames_low();
+        match self.port.receive(&mut self.arrivals, self.shared.config.burst) {
+            Ok(0) => return 0,
+            Ok(_) => {}
+            Err(error) => self.receive_failed(&error),
         }
+        self.take_burst(now)
+    }
+
+    fn take_burst(&mut self, now: Time) -> usize {
+        self.shared.copy_out = self.port.receive_frames_low();
+        let mut arrivals = std::mem::take(&mut self.arrivals);
+        let count = arrivals.len();
         for datagram in arrivals.drain(..) {
             if let Err(error) = self.take(now, datagram) {
-                tracing::trace!(%error, "dropped a packet");
-                self.shared.counters.malformed += 1;
+                self.malformed(&error);
             }
         }
         self.arrivals = arrivals;
+        // Once a burst: most of its packets are often for the same session.
+        while let Some(slot) = self.touched.pop() {
+            if let Some(session) = self.sessions.at_mut(slot) {
+                session.ready &= !TOUCHED;
+            }
+            self.schedule(slot, now);
+        }
         count
+    }
+
+    #[cold]
+    fn receive_failed(&mut self, error: &PortError) {
+        if self.shared.counters.port_errors == 0 {
+            tracing::warn!(%error, "the port failed to receive");
+        }
+        self.shared.counters.port_errors += 1;
+    }
+
+    #[cold]
+    fn malformed(&mut self, error: &WireError) {
+        tracing::trace!(%error, "dropped a packet");
+        self.shared.counters.malformed += 1;
     }
 
     #[inline]
@@ -55,8 +75,13 @@ impl Endpoint {
                 let id = SessionId::from_u64(header.session.get());
                 match self.sessions.get_mut(id) {
                     Some(session) if session.peer == peer => {
-                        let handled = session.receive(now, header, kind, frame, &mut self.shared)?;
-                        self.after(id.slot, handled, now);
+                        if session.ready & TOUCHED == 0 {
+                            session.ready |= TOUCHED;
+                            self.touched.push(id.slot);
+                        }
+                        if session.receive(now, &header, kind, frame, &mut self.shared)? == Handled::Closed {
+                            self.forget(id.slot, now);
+                        }
                     }
                     Some(_) => self.shared.counters.stray += 1,
                     None => {

@@ -25,6 +25,9 @@ const RETRY: u64 = 50_000;
 /// Bits of [`Session::ready`]: the lists that a session stands on. `DATA` is shifted by the class.
 const URGENT: u8 = 1;
 const DATA: u8 = 2;
+const DUE: u8 = 0x40;
+/// Not a list of departures: packets for the session came in this burst.
+pub(super) const TOUCHED: u8 = 0x20;
 const OWING: u8 = 0x80;
 
 #[derive(Debug)]
@@ -35,6 +38,8 @@ pub(super) struct Departures {
     listed: u8,
     /// Sessions that may owe an acknowledgement.
     owing: VecDeque<u32>,
+    /// Those whose acknowledgement leaves alone unless something else does before.
+    due: Vec<u32>,
     burst: VecDeque<Datagram>,
     transmit_frames: Vec<Frame>,
     control_frames: Vec<Frame>,
@@ -49,6 +54,7 @@ impl Departures {
             data: Default::default(),
             listed: 0,
             owing: VecDeque::new(),
+            due: Vec::new(),
             burst: VecDeque::with_capacity(2 * BURST),
             transmit_frames: Vec::with_capacity(BORROW),
             control_frames: Vec::with_capacity(BORROW),
@@ -63,9 +69,15 @@ impl Departures {
             session.ready |= URGENT;
             self.urgent.push_back(session.id.slot);
         }
-        if session.ready & OWING == 0 && session.owes_acknowledgement() {
-            session.ready |= OWING;
-            self.owing.push_back(session.id.slot);
+        if session.owes_acknowledgement() {
+            if session.ready & OWING == 0 {
+                session.ready |= OWING;
+                self.owing.push_back(session.id.slot);
+            }
+            if session.ready & DUE == 0 && session.acknowledgement_due(now) {
+                session.ready |= DUE;
+                self.due.push(session.id.slot);
+            }
         }
         if let Some(class) = session.data_class()
             && session.ready & DATA << class == 0
@@ -77,8 +89,9 @@ impl Departures {
     }
 
     /// Whether something waits to be sent.
+    #[inline]
     pub(super) fn is_waiting(&self) -> bool {
-        self.has_listed() || !self.burst.is_empty()
+        self.has_listed() || !self.burst.is_empty() || !self.due.is_empty()
     }
 
     /// Whether a session stands on a list.
@@ -162,18 +175,14 @@ impl Endpoint {
 
     fn flush_waiting(&mut self, now: Time) {
         let mut packets = 0;
-        loop {
-            if !self.departures.transmit(self.port.as_mut(), &mut self.shared.counters) {
-                return;
-            }
-            if packets >= FLUSH || !self.fill(now) {
-                return;
-            }
-            packets += self.departures.burst.len();
-            if !self.departures.has_listed() {
+        while self.departures.transmit(self.port.as_mut(), &mut self.shared.counters) {
+            if packets >= FLUSH || !self.departures.has_listed() || !self.fill(now) {
+                // What was sent has carried most acknowledgements along.
+                self.acknowledge_due(now);
                 self.departures.transmit(self.port.as_mut(), &mut self.shared.counters);
                 return;
             }
+            packets += self.departures.burst.len();
         }
     }
 
@@ -207,7 +216,7 @@ impl Endpoint {
                 self.departures.blocked = true;
                 return false;
             };
-            if session.emit_urgent(now, &mut frame, false, &mut self.shared) {
+            if session.emit_urgent(now, &mut frame, &mut self.shared) {
                 let peer = session.peer;
                 self.departures.push(frame, peer, self.integrity);
             } else {
@@ -253,21 +262,44 @@ impl Endpoint {
         true
     }
 
+    /// Queues the acknowledgements that found nothing to ride on until they were due.
+    #[inline]
+    fn acknowledge_due(&mut self, now: Time) {
+        while let Some(slot) = self.departures.due.pop() {
+            let Some(session) = self.sessions.at_mut(slot) else { continue };
+            session.ready &= !DUE;
+            if session.acknowledgement_due(now) && !self.acknowledge(slot, now) {
+                return;
+            }
+        }
+    }
+
     /// Sends every acknowledgement that waits for something to ride on: nothing will come for a while.
     pub(super) fn flush_acknowledgements(&mut self, now: Time) {
         while let Some(slot) = self.departures.owing.pop_front() {
             let Some(session) = self.sessions.at_mut(slot) else { continue };
             session.ready &= !OWING;
-            if !session.owes_acknowledgement() {
-                continue;
-            }
-            let Some(mut frame) = self.departures.control_frame(self.port.as_mut()) else { break };
-            if session.emit_urgent(now, &mut frame, true, &mut self.shared) {
-                let peer = session.peer;
-                self.departures.push(frame, peer, self.integrity);
+            if session.owes_acknowledgement() && !self.acknowledge(slot, now) {
+                break;
             }
         }
         self.flush(now);
+    }
+
+    /// Queues an acknowledgement. `false`: no frame, so it stays due.
+    fn acknowledge(&mut self, slot: u32, now: Time) -> bool {
+        let frame = self.departures.control_frame(self.port.as_mut());
+        let Some(session) = self.sessions.at_mut(slot) else { return true };
+        let Some(mut frame) = frame else {
+            session.ready |= DUE;
+            self.departures.due.push(slot);
+            self.departures.blocked = true;
+            return false;
+        };
+        session.emit_acknowledgement(now, &mut frame);
+        let peer = session.peer;
+        self.departures.push(frame, peer, self.integrity);
+        true
     }
 
     /// Sends the last packet of a session that is over.

@@ -1,22 +1,25 @@
-//! Messages on their way out: slots, and which fragment leaves next.
+//! Messages on their way out: which fragment of which leaves next.
 //!
 //! The schedule is by class, then shortest remaining first (SRPT; Homa, SIGCOMM 2018, section 3.3), with every sixteenth pick given to
 //! the oldest message whatever its class, so that nothing starves.
+
+mod slots;
 
 use std::collections::VecDeque;
 
 use zerocopy::little_endian::{U16, U32};
 
-use super::bits::Bits;
+use self::slots::{Slot, Slots, Waiting};
+use super::recovery::Part;
 use crate::class::Class;
 use crate::endpoint::{CONTROL_SLOTS, EndpointConfig, MessageId, SendError};
 use crate::payload::Payload;
 use crate::wire::{DATA_OVERHEAD, Fragment};
 
+pub(crate) use self::slots::Ticket;
+
 /// Every so many picks, the oldest message goes first.
 const OLDEST_SHARE: u32 = 16;
-/// A slot's buffer larger than this is given back when its message is done.
-const KEEP_BUFFER: usize = 2048;
 
 #[derive(Debug)]
 pub(crate) struct Outgoing {
@@ -60,57 +63,6 @@ impl Message<'_> {
     }
 }
 
-/// A message in a slot. Stale ones are told by the sequence number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket {
-    pub(crate) slot: u16,
-    pub(crate) sequence: u32,
-}
-
-#[derive(Debug)]
-struct Slots {
-    first: u16,
-    limit: u16,
-    slots: Vec<Slot>,
-    free: Vec<u16>,
-}
-
-#[derive(Debug, Default)]
-struct Slot {
-    sequence: u32,
-    active: bool,
-    /// It stands in one of the lists of what has something to send.
-    listed: bool,
-    transmitted: bool,
-    class: u8,
-    token: u64,
-    order: u64,
-    /// The head, and the body too where both fit one packet.
-    head: Vec<u8>,
-    body: Payload,
-    total: u32,
-    fragments: u32,
-    /// Next fragment never sent.
-    next: u32,
-    /// Bytes that may be sent.
-    granted: u32,
-    /// The peer granted more than the unscheduled bytes.
-    grant_seen: bool,
-    /// The peer had no memory for it: nothing may be sent until it grants.
-    deferred: bool,
-    resend: VecDeque<u32>,
-    acknowledged: Bits,
-    acknowledged_count: u32,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    order: u64,
-    token: u64,
-    head: Vec<u8>,
-    body: Payload,
-}
-
 /// A message that ended without being acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unacknowledged {
@@ -122,8 +74,8 @@ impl Outgoing {
     pub(crate) fn new(fragment: usize, peer_slots: u16) -> Outgoing {
         Outgoing {
             fragment,
-            control: Slots { first: 0, limit: CONTROL_SLOTS, slots: Vec::new(), free: Vec::new() },
-            data: Slots { first: CONTROL_SLOTS, limit: usable(peer_slots), slots: Vec::new(), free: Vec::new() },
+            control: Slots::new(0, CONTROL_SLOTS),
+            data: Slots::new(CONTROL_SLOTS, usable(peer_slots)),
             urgent: VecDeque::new(),
             small: Default::default(),
             large: Default::default(),
@@ -154,34 +106,23 @@ impl Outgoing {
     /// Accepts a message of one packet, and writes that packet after the header's place in `packet`, without any list between: the common
     /// case, where nothing else wants to be sent. `None`: it is not that case, and nothing was done.
     #[inline]
-    pub(crate) fn push_and_emit(&mut self, message: &Message<'_>, packet: &mut [u8]) -> Option<(MessageId, usize, Ticket)> {
+    pub(crate) fn push_and_emit(&mut self, message: &Message<'_>, packet: &mut [u8]) -> Option<(MessageId, usize, Part)> {
         let total = message.len();
         if self.ready != 0 || self.waiting_count != 0 || total > self.fragment {
             return None;
         }
         let number = self.data.allocate()?;
         let slot = self.data.get_mut(number);
-        slot.head.clear();
-        slot.head.extend_from_slice(message.head);
-        slot.head.extend_from_slice(&message.body);
-        slot.begin(message.class.index() as u8, message.token, self.next_order, total as u32, 1, total as u32);
-        slot.next = 1;
+        slot.begin(message.class.index() as u8, message.token, self.next_order, message.head, &message.body);
+        slot.unsent = false;
         slot.transmitted = true;
-        let header = Fragment {
-            slot: U16::new(number),
-            class: slot.class,
-            reserved: 0,
-            sequence: U32::new(slot.sequence),
-            total: U32::new(slot.total),
-            offset: U32::ZERO,
-        };
-        header.emit(packet);
+        write_header(slot, number, 0, packet);
         packet[DATA_OVERHEAD..DATA_OVERHEAD + total].copy_from_slice(&slot.head);
-        let ticket = Ticket { slot: number, sequence: slot.sequence };
+        let part = Part { slot: number, sequence: slot.sequence, fragment: 0 };
         let id = MessageId(self.next_order);
         self.next_order += 1;
         self.bytes += total;
-        Some((id, DATA_OVERHEAD + total, ticket))
+        Some((id, DATA_OVERHEAD + total, part))
     }
 
     /// Accepts a message. `open`: the session is established; before that, all wait.
@@ -198,15 +139,11 @@ impl Outgoing {
         let index = class.index();
         if open && self.waiting[index].is_empty() && total <= self.fragment {
             // The common case: one packet, a slot is free, nothing waits.
-            if let Some(slot) = self.data.allocate() {
-                let place = self.data.get_mut(slot);
-                place.head.clear();
-                place.head.extend_from_slice(head);
-                place.head.extend_from_slice(&body);
-                place.begin(index as u8, token, order, total as u32, 1, total as u32);
+            if let Some(number) = self.data.allocate() {
+                self.data.get_mut(number).begin(index as u8, token, order, head, &body);
                 self.next_order += 1;
                 self.bytes += total;
-                self.list(slot);
+                self.list(number);
                 return Ok(MessageId(order));
             }
         }
@@ -230,13 +167,10 @@ impl Outgoing {
         if payload.len() > self.fragment {
             return Err(SendError::TooLarge { len: payload.len(), limit: self.fragment });
         }
-        let slot = self.control.allocate().ok_or(SendError::Full)?;
-        let place = self.control.get_mut(slot);
-        place.head.clear();
-        place.head.extend_from_slice(payload);
-        place.begin(Fragment::CONTROL, 0, self.next_order, payload.len() as u32, 1, payload.len() as u32);
+        let number = self.control.allocate().ok_or(SendError::Full)?;
+        self.control.get_mut(number).begin(Fragment::CONTROL, 0, self.next_order, payload, &[]);
         self.next_order += 1;
-        self.list(slot);
+        self.list(number);
         Ok(())
     }
 
@@ -269,7 +203,7 @@ impl Outgoing {
     }
 
     /// Writes the next control message's packet after the header's place in `packet`: its length, and what it carries.
-    pub(crate) fn emit_urgent(&mut self, packet: &mut [u8]) -> Option<(usize, Ticket, u32)> {
+    pub(crate) fn emit_urgent(&mut self, packet: &mut [u8]) -> Option<(usize, Part)> {
         while let Some(ticket) = self.urgent.pop_front() {
             if let Some(sent) = self.emit(ticket, packet) {
                 return Some(sent);
@@ -280,7 +214,7 @@ impl Outgoing {
 
     /// Writes the next data packet after the header's place in `packet`: its length, and what it carries.
     #[inline]
-    pub(crate) fn emit_data(&mut self, packet: &mut [u8]) -> Option<(usize, Ticket, u32)> {
+    pub(crate) fn emit_data(&mut self, packet: &mut [u8]) -> Option<(usize, Part)> {
         loop {
             let (class, ticket) = self.pick()?;
             let sent = self.emit(ticket, packet);
@@ -329,72 +263,47 @@ impl Outgoing {
     }
 
     #[inline]
-    fn emit(&mut self, ticket: Ticket, packet: &mut [u8]) -> Option<(usize, Ticket, u32)> {
+    fn emit(&mut self, ticket: Ticket, packet: &mut [u8]) -> Option<(usize, Part)> {
         let fragment_size = self.fragment;
-        let slot = self.slot_mut(ticket)?;
+        let slot = self.slots_of(ticket.slot).find(ticket)?;
         slot.listed = false;
-        let again = slot.resend.pop_front();
-        let number = match again {
-            Some(number) => number,
-            None if slot.may_send_next(fragment_size) => {
-                slot.next += 1;
-                slot.next - 1
-            }
-            None => return None,
-        };
+        let (fragment, again) = slot.take_next(fragment_size)?;
         slot.transmitted = true;
-        let offset = number as usize * fragment_size;
+        let offset = fragment as usize * fragment_size;
         let len = fragment_size.min(slot.total as usize - offset);
-        let header = Fragment {
-            slot: U16::new(ticket.slot),
-            class: slot.class,
-            reserved: 0,
-            sequence: U32::new(ticket.sequence),
-            total: U32::new(slot.total),
-            offset: U32::new(offset as u32),
-        };
-        header.emit(packet);
+        write_header(slot, ticket.slot, offset, packet);
         slot.copy(offset, &mut packet[DATA_OVERHEAD..DATA_OVERHEAD + len]);
-        let more = slot.is_sendable(fragment_size);
-        self.resent += u64::from(again.is_some());
+        let more = slot.long.is_some() && slot.is_sendable(fragment_size);
+        self.resent += u64::from(again);
         if more {
             self.list(ticket.slot);
         }
-        Some((DATA_OVERHEAD + len, ticket, number))
+        Some((DATA_OVERHEAD + len, Part { slot: ticket.slot, sequence: ticket.sequence, fragment }))
     }
 
     /// A fragment was acknowledged. When its message is complete the slot is free again.
     #[inline]
-    pub(crate) fn acknowledged(&mut self, ticket: Ticket, fragment: u32, unscheduled: u32) {
-        let Some(slot) = self.slot_mut(ticket) else { return };
-        if fragment < slot.fragments && slot.acknowledged.insert(fragment) {
-            slot.acknowledged_count += 1;
-            if slot.acknowledged_count == slot.fragments {
-                self.release(ticket.slot, unscheduled);
-            }
+    pub(crate) fn acknowledged(&mut self, part: Part, unscheduled: u32) {
+        let Part { slot, sequence, fragment } = part;
+        let Some(place) = self.slots_of(slot).find(Ticket { slot, sequence }) else { return };
+        if place.acknowledged(fragment) {
+            self.release(slot, unscheduled);
         }
     }
 
-    /// A fragment was lost, or is to be sent again to be sure. `false` if nobody needs it any more.
-    pub(crate) fn lost(&mut self, ticket: Ticket, fragment: u32) -> bool {
-        let Some(slot) = self.slot_mut(ticket) else { return false };
-        if fragment >= slot.fragments || slot.acknowledged.contains(fragment) {
-            return false;
+    /// A fragment was lost, or is to be sent again to be sure.
+    pub(crate) fn lost(&mut self, part: Part) {
+        let Part { slot, sequence, fragment } = part;
+        if self.slots_of(slot).find(Ticket { slot, sequence }).is_some_and(|place| place.lost(fragment)) {
+            self.list(slot);
         }
-        if !slot.resend.contains(&fragment) {
-            slot.resend.push_back(fragment);
-        }
-        self.list(ticket.slot);
-        true
     }
 
     /// More of a message may be sent.
     pub(crate) fn granted(&mut self, ticket: Ticket, upto: u32) {
         let fragment = self.fragment;
-        let Some(slot) = self.slot_mut(ticket) else { return };
-        slot.granted = slot.granted.max(upto.min(slot.total));
-        slot.grant_seen = true;
-        slot.deferred = false;
+        let Some(slot) = self.slots_of(ticket.slot).find(ticket) else { return };
+        slot.granted(upto);
         if slot.is_sendable(fragment) {
             self.list(ticket.slot);
         }
@@ -402,14 +311,7 @@ impl Outgoing {
 
     /// The peer kept nothing of a message: it starts over when it is granted. `false` if that news is out of date.
     pub(crate) fn defer(&mut self, ticket: Ticket) -> bool {
-        let Some(slot) = self.slot_mut(ticket).filter(|slot| slot.fragments > 1 && !slot.grant_seen) else { return false };
-        slot.next = 0;
-        slot.granted = 0;
-        slot.deferred = true;
-        slot.resend.clear();
-        slot.acknowledged.reset(slot.fragments);
-        slot.acknowledged_count = 0;
-        true
+        self.slots_of(ticket.slot).find(ticket).is_some_and(Slot::defer)
     }
 
     /// Gives a message up. If part of it was sent, the ticket to tell the peer of.
@@ -422,18 +324,32 @@ impl Outgoing {
                 return None;
             }
         }
-        let at = self.data.slots.iter().position(|slot| slot.active && slot.order == id.0)?;
-        let slot = &self.data.slots[at];
-        let ticket = Ticket { slot: self.data.first + at as u16, sequence: slot.sequence };
-        let partly = slot.transmitted && slot.fragments > 1;
-        self.release(ticket.slot, unscheduled);
+        let (number, slot) = self.data.active().find(|(_, slot)| slot.order == id.0)?;
+        let ticket = Ticket { slot: number, sequence: slot.sequence };
+        let partly = slot.transmitted && slot.long.is_some();
+        let class = usize::from(slot.class);
+        self.release(number, unscheduled);
+        self.drop_stale(class);
         partly.then_some(ticket)
+    }
+
+    /// Forgets tickets of messages that were given up, once they are most of a list: while the window is closed nothing else would.
+    fn drop_stale(&mut self, class: usize) {
+        let data = &mut self.data;
+        let worth_it = |len: usize| len > 2 * data.len() + 16;
+        let (small, large) = (worth_it(self.small[class].len()), worth_it(self.large[class].len()));
+        if small {
+            self.small[class].retain(|ticket| data.find(*ticket).is_some());
+        }
+        if large {
+            self.large[class].retain(|ticket| data.find(*ticket).is_some());
+        }
     }
 
     /// Every data message still held, oldest first; none is held afterwards.
     pub(crate) fn drain(&mut self) -> Vec<Unacknowledged> {
         let mut held: Vec<(u64, Unacknowledged)> = Vec::new();
-        for slot in self.data.slots.iter_mut().filter(|slot| slot.active) {
+        for (_, slot) in self.data.active() {
             held.push((slot.order, Unacknowledged { token: slot.token, transmitted: slot.transmitted }));
         }
         for waiting in self.waiting.iter_mut().flat_map(|queue| queue.drain(..)) {
@@ -447,22 +363,18 @@ impl Outgoing {
     /// Puts a message into a slot, or back to the front of its queue if none is free.
     fn place(&mut self, class: Class, waiting: Waiting, unscheduled: u32) -> bool {
         let index = class.index();
-        let Some(slot) = self.data.allocate() else {
+        let Some(number) = self.data.allocate() else {
             self.waiting[index].push_front(waiting);
             self.waiting_count += 1;
             return false;
         };
-        let total = waiting.head.len() + waiting.body.len();
-        let fragments = total.div_ceil(self.fragment).max(1) as u32;
-        let place = self.data.get_mut(slot);
-        place.head = waiting.head;
-        if fragments == 1 {
-            place.head.extend_from_slice(&waiting.body);
+        let slot = self.data.get_mut(number);
+        if waiting.head.len() + waiting.body.len() <= self.fragment {
+            slot.begin(index as u8, waiting.token, waiting.order, &waiting.head, &waiting.body);
         } else {
-            place.body = waiting.body;
+            slot.begin_long(index as u8, waiting, self.fragment, unscheduled.max(1));
         }
-        place.begin(index as u8, waiting.token, waiting.order, total as u32, fragments, (total as u32).min(unscheduled.max(1)));
-        self.list(slot);
+        self.list(number);
         true
     }
 
@@ -487,29 +399,28 @@ impl Outgoing {
     /// Puts a message on the list where it belongs, once.
     #[inline]
     fn list(&mut self, number: u16) {
-        let slot = if number < CONTROL_SLOTS { self.control.get_mut(number) } else { self.data.get_mut(number) };
+        let slot = self.slots_of(number).get_mut(number);
         if slot.listed {
             return;
         }
         slot.listed = true;
         let ticket = Ticket { slot: number, sequence: slot.sequence };
+        let (class, is_long) = (slot.class, slot.long.is_some());
         if number < CONTROL_SLOTS {
             self.urgent.push_back(ticket);
             return;
         }
-        self.ready |= 1 << slot.class;
-        if slot.fragments == 1 {
-            self.small[usize::from(slot.class)].push_back(ticket);
+        self.ready |= 1 << class;
+        if is_long {
+            self.large[usize::from(class)].push(ticket);
         } else {
-            self.large[usize::from(slot.class)].push(ticket);
+            self.small[usize::from(class)].push_back(ticket);
         }
     }
 
     #[inline]
-    fn slot_mut(&mut self, ticket: Ticket) -> Option<&mut Slot> {
-        let slots = if ticket.slot < CONTROL_SLOTS { &mut self.control } else { &mut self.data };
-        let slot = slots.slots.get_mut(usize::from(ticket.slot - slots.first))?;
-        (slot.active && slot.sequence == ticket.sequence).then_some(slot)
+    fn slots_of(&mut self, number: u16) -> &mut Slots {
+        if number < CONTROL_SLOTS { &mut self.control } else { &mut self.data }
     }
 }
 
@@ -518,92 +429,44 @@ fn usable(peer_slots: u16) -> u16 {
     peer_slots.clamp(1, u16::MAX - CONTROL_SLOTS)
 }
 
-impl Slots {
-    #[inline]
-    fn allocate(&mut self) -> Option<u16> {
-        if let Some(slot) = self.free.pop() {
-            return Some(slot);
-        }
-        let used = self.slots.len() as u16;
-        if used == self.limit {
-            return None;
-        }
-        self.slots.push(Slot::default());
-        Some(self.first + used)
-    }
-
-    #[inline]
-    fn release(&mut self, number: u16) {
-        let slot = self.get_mut(number);
-        slot.active = false;
-        if slot.fragments > 1 {
-            slot.body = Payload::empty();
-        }
-        slot.resend.clear();
-        if slot.head.capacity() > KEEP_BUFFER {
-            slot.head = Vec::new();
-        }
-        self.free.push(number);
-    }
-
-    fn get(&self, number: u16) -> &Slot {
-        &self.slots[usize::from(number - self.first)]
-    }
-
-    fn get_mut(&mut self, number: u16) -> &mut Slot {
-        &mut self.slots[usize::from(number - self.first)]
-    }
-
-    fn is_idle(&self) -> bool {
-        self.free.len() == self.slots.len()
-    }
+/// Writes a fragment's header behind the packet's.
+#[inline]
+fn write_header(slot: &Slot, number: u16, offset: usize, packet: &mut [u8]) {
+    let header = Fragment {
+        slot: U16::new(number),
+        class: slot.class,
+        reserved: 0,
+        sequence: U32::new(slot.sequence),
+        total: U32::new(slot.total),
+        offset: U32::new(offset as u32),
+    };
+    header.emit(packet);
 }
 
-impl Slot {
-    #[inline]
-    fn begin(&mut self, class: u8, token: u64, order: u64, total: u32, fragments: u32, granted: u32) {
-        self.sequence = self.sequence.wrapping_add(1);
-        self.active = true;
-        self.listed = false;
-        self.transmitted = false;
-        self.class = class;
-        self.token = token;
-        self.order = order;
-        self.total = total;
-        self.fragments = fragments;
-        self.next = 0;
-        self.granted = granted;
-        self.grant_seen = false;
-        self.deferred = false;
-        self.acknowledged.reset(fragments);
-        self.acknowledged_count = 0;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn push(outgoing: &mut Outgoing, bytes: usize) -> MessageId {
+        let message = Message { class: Class::Normal, head: &[], body: Payload::from(vec![0; bytes]), token: 0 };
+        outgoing.push(message, 1000, true, &EndpointConfig::default()).unwrap()
     }
 
-    #[inline]
-    fn may_send_next(&self, fragment: usize) -> bool {
-        self.next < self.fragments && !self.deferred && (self.next == 0 || (self.next as usize * fragment) < self.granted as usize)
-    }
-
-    #[inline]
-    fn is_sendable(&self, fragment: usize) -> bool {
-        !self.resend.is_empty() || self.may_send_next(fragment)
-    }
-
-    fn remaining(&self, fragment: usize) -> usize {
-        (self.total as usize).saturating_sub(self.next as usize * fragment) + self.resend.len() * fragment
-    }
-
-    /// Copies the message's bytes from `offset` on.
-    #[inline]
-    fn copy(&self, offset: usize, into: &mut [u8]) {
-        if offset >= self.head.len() {
-            let start = offset - self.head.len();
-            into.copy_from_slice(&self.body[start..start + into.len()]);
-        } else {
-            let from_head = into.len().min(self.head.len() - offset);
-            into[..from_head].copy_from_slice(&self.head[offset..offset + from_head]);
-            let rest = into.len() - from_head;
-            into[from_head..].copy_from_slice(&self.body[..rest]);
+    #[test]
+    fn messages_given_up_before_they_left_leave_nothing_on_the_lists() {
+        for bytes in [10, 1000] {
+            let mut outgoing = Outgoing::new(100, 16);
+            let kept = push(&mut outgoing, bytes);
+            for _ in 0..10_000 {
+                let id = push(&mut outgoing, bytes);
+                outgoing.abandon(id, 1000);
+            }
+            let index = Class::Normal.index();
+            assert!(outgoing.small[index].len() + outgoing.large[index].len() < 100, "{bytes} bytes");
+            let (_, part) = outgoing.emit_data(&mut [0; 200]).expect("one message is left");
+            assert_eq!(part.sequence, 1);
+            assert!(outgoing.abandon(kept, 1000).is_some() == (bytes > 100));
+            assert_eq!(outgoing.bytes(), 0);
         }
     }
 }

@@ -15,24 +15,57 @@ const PACKET_THRESHOLD: u64 = 3;
 const MAX_BACKOFF: u32 = 8;
 
 /// What a packet in flight carried.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Content {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Content<'a> {
     /// A fragment of a message.
-    Data { slot: u16, sequence: u32, fragment: u32 },
+    Data(Part),
     /// Control items.
-    Items(SmallVec<[Item; 1]>),
+    Items(&'a [Item]),
 }
 
+/// A fragment of a message, by the message's slot and the slot's sequence number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) slot: u16,
+    pub(crate) sequence: u32,
+    pub(crate) fragment: u32,
+}
+
+/// A packet in flight, in half a cache line: there is one for every packet, and acknowledgements walk over them.
 #[derive(Debug)]
 struct Sent {
     number: u64,
     time: Time,
     bytes: u32,
-    settled: bool,
-    /// A probe already carried its content again.
-    repeated: bool,
-    content: Content,
+    slot: u16,
+    /// It carried items, which are kept apart.
+    is_items: bool,
+    status: Status,
+    sequence: u32,
+    fragment: u32,
 }
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    Unknown,
+    /// A probe already carried its content again.
+    Repeated,
+    /// Acknowledged, lost, or taken out of account.
+    Settled,
+}
+
+impl Sent {
+    fn content<'a>(&self, items: &'a VecDeque<(u64, Items)>) -> Content<'a> {
+        if self.is_items {
+            let kept = items.iter().find(|(number, _)| *number == self.number);
+            return Content::Items(kept.map_or(&[], |(_, items)| items));
+        }
+        Content::Data(Part { slot: self.slot, sequence: self.sequence, fragment: self.fragment })
+    }
+}
+
+/// The items of one packet.
+pub(crate) type Items = SmallVec<[Item; 1]>;
 
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +78,8 @@ pub(crate) enum Verdict {
 pub(crate) struct Recovery {
     pub(crate) rtt: Rtt,
     sent: VecDeque<Sent>,
+    /// The items of packets in flight, by packet number.
+    items: VecDeque<(u64, Items)>,
     next_number: u64,
     largest_acked: u64,
     /// The last acknowledgement's fields: most packets repeat it.
@@ -73,6 +108,7 @@ impl Recovery {
         Recovery {
             rtt: Rtt::default(),
             sent: VecDeque::new(),
+            items: VecDeque::new(),
             next_number: 1,
             largest_acked: 0,
             last_ack: (0, 0),
@@ -97,12 +133,23 @@ impl Recovery {
         number != 0 && number < self.next_number && self.next_number - number <= 1 << 16
     }
 
-    /// Remembers a packet that wants an acknowledgement. `bytes`: of data, 0 for control, which no window limits.
+    /// Remembers a packet with a fragment. `bytes`: of data, 0 for a control message, which no window limits.
     #[inline]
-    pub(crate) fn sent(&mut self, number: u64, now: Time, bytes: usize, content: Content) {
+    pub(crate) fn sent(&mut self, number: u64, now: Time, bytes: usize, part: Part) {
         self.in_flight += bytes;
         self.last_sent = now;
-        self.sent.push_back(Sent { number, time: now, bytes: bytes as u32, settled: false, repeated: false, content });
+        let Part { slot, sequence, fragment } = part;
+        let (bytes, status) = (bytes as u32, Status::Unknown);
+        self.sent.push_back(Sent { number, time: now, bytes, slot, is_items: false, status, sequence, fragment });
+    }
+
+    /// Remembers a packet of items.
+    pub(crate) fn sent_items(&mut self, number: u64, now: Time, items: Items) {
+        self.sent(number, now, 0, Part { slot: 0, sequence: 0, fragment: 0 });
+        if let Some(sent) = self.sent.back_mut() {
+            sent.is_items = true;
+            self.items.push_back((number, items));
+        }
     }
 
     /// Bytes of data in flight.
@@ -130,7 +177,7 @@ impl Recovery {
         largest: u32,
         bits: u64,
         ack_delay: u64,
-        settle: impl FnMut(Verdict, &Content),
+        mut settle: impl FnMut(Verdict, Content<'_>),
     ) -> Option<Progress> {
         if (largest, bits) == self.last_ack {
             return Some(Progress::default());
@@ -143,96 +190,96 @@ impl Recovery {
         if full == 0 || full + 64 < self.largest_acked {
             return Some(Progress::default());
         }
-        Some(self.settle(now, full, bits, ack_delay, settle))
+        let mut progress = Progress::default();
+        self.largest_acked = self.largest_acked.max(full);
+        // The common case: everything up to the latest arrived, in order.
+        while let Some(sent) = self.sent.front()
+            && sent.number <= full
+            && is_acknowledged(full, bits, sent.number)
+            && !sent.is_items
+        {
+            if sent.number == full {
+                self.rtt.sample(now.nanos_since(sent.time), ack_delay);
+            }
+            if sent.status != Status::Settled {
+                self.in_flight -= sent.bytes as usize;
+                progress.bytes += sent.bytes as usize;
+                settle(
+                    Verdict::Acknowledged,
+                    Content::Data(Part { slot: sent.slot, sequence: sent.sequence, fragment: sent.fragment }),
+                );
+            }
+            self.backoff = 0;
+            self.sent.pop_front();
+        }
+        match self.sent.front() {
+            Some(sent) if sent.number <= self.largest_acked => self.settle(now, full, bits, ack_delay, &mut progress, settle),
+            _ => self.loss_due = Time::NEVER,
+        }
+        Some(progress)
     }
 
-    /// The common case apart: the acknowledgement of the only packet in flight.
-    #[inline]
+    /// Settles whatever can be: acknowledged packets behind gaps, lost ones, items.
     fn settle(
         &mut self,
         now: Time,
         largest: u64,
         bits: u64,
         ack_delay: u64,
-        mut settle: impl FnMut(Verdict, &Content),
-    ) -> Progress {
-        if self.sent.len() == 1 && self.sent[0].number == largest {
-            let Some(sent) = self.sent.pop_front() else { return Progress::default() };
-            self.largest_acked = self.largest_acked.max(largest);
-            self.rtt.sample(now.nanos_since(sent.time), ack_delay);
-            self.in_flight -= sent.bytes as usize;
-            self.loss_due = Time::NEVER;
-            self.backoff = 0;
-            settle(Verdict::Acknowledged, &sent.content);
-            return Progress { bytes: sent.bytes as usize, ..Progress::default() };
-        }
-        self.settle_many(now, largest, bits, ack_delay, settle)
-    }
-
-    fn settle_many(
-        &mut self,
-        now: Time,
-        largest: u64,
-        bits: u64,
-        ack_delay: u64,
-        mut settle: impl FnMut(Verdict, &Content),
-    ) -> Progress {
-        let mut progress = Progress::default();
-        let mut any = false;
-        self.largest_acked = self.largest_acked.max(largest);
+        progress: &mut Progress,
+        mut settle: impl FnMut(Verdict, Content<'_>),
+    ) {
         let loss_delay = self.rtt.loss_delay();
         self.loss_due = Time::NEVER;
         for sent in &mut self.sent {
             if sent.number > self.largest_acked {
                 break;
             }
-            if sent.settled {
+            if sent.status == Status::Settled {
                 continue;
             }
-            let acked = sent.number <= largest && {
-                let back = largest - sent.number;
-                back == 0 || back <= 64 && bits >> (back - 1) & 1 == 1
-            };
-            if acked {
+            if sent.number <= largest && is_acknowledged(largest, bits, sent.number) {
                 if sent.number == largest {
                     self.rtt.sample(now.nanos_since(sent.time), ack_delay);
                 }
-                any = true;
+                self.backoff = 0;
                 progress.bytes += sent.bytes as usize;
-                settle(Verdict::Acknowledged, &sent.content);
+                settle(Verdict::Acknowledged, sent.content(&self.items));
             } else if self.largest_acked - sent.number >= PACKET_THRESHOLD || now.nanos_since(sent.time) >= loss_delay {
                 progress.lost += 1;
                 progress.lost_sent = Some(sent.time);
-                if !sent.repeated {
-                    settle(Verdict::Lost, &sent.content);
+                if sent.status != Status::Repeated {
+                    settle(Verdict::Lost, sent.content(&self.items));
                 }
             } else {
                 self.loss_due = self.loss_due.min(sent.time.plus_nanos(loss_delay));
                 continue;
             }
             self.in_flight -= sent.bytes as usize;
-            sent.settled = true;
+            sent.status = Status::Settled;
         }
-        while self.sent.front().is_some_and(|sent| sent.settled) {
+        self.drop_settled();
+    }
+
+    /// Forgets the oldest packets, as far as they are settled.
+    fn drop_settled(&mut self) {
+        while self.sent.front().is_some_and(|sent| sent.status == Status::Settled) {
             self.sent.pop_front();
         }
-        if any {
-            self.backoff = 0;
+        let first = self.sent.front().map_or(u64::MAX, |sent| sent.number);
+        while self.items.front().is_some_and(|(number, _)| *number < first) {
+            self.items.pop_front();
         }
-        progress
     }
 
     /// Takes what is in flight of a message out of account.
     pub(crate) fn forget(&mut self, slot: u16, sequence: u32) {
-        for sent in self.sent.iter_mut().filter(|sent| !sent.settled) {
-            if matches!(sent.content, Content::Data { slot: s, sequence: q, .. } if (s, q) == (slot, sequence)) {
-                sent.settled = true;
-                self.in_flight -= sent.bytes as usize;
-            }
+        let unsettled = self.sent.iter_mut().filter(|sent| sent.status != Status::Settled && !sent.is_items);
+        for sent in unsettled.filter(|sent| (sent.slot, sent.sequence) == (slot, sequence)) {
+            sent.status = Status::Settled;
+            self.in_flight -= sent.bytes as usize;
         }
-        while self.sent.front().is_some_and(|sent| sent.settled) {
-            self.sent.pop_front();
-        }
+        self.drop_settled();
     }
 
     /// Whether a packet is older than an acknowledged one.
@@ -257,23 +304,25 @@ impl Recovery {
         &mut self,
         now: Time,
         peer_ack_delay: u64,
-        mut settle: impl FnMut(Verdict, &Content),
+        mut settle: impl FnMut(Verdict, Content<'_>),
     ) -> (Progress, bool) {
+        let mut progress = Progress::default();
         if self.loss_due <= now {
-            let (largest, bits) = (self.largest_acked, 0);
-            return (self.settle_many(now, largest, bits, 0, settle), false);
+            self.settle(now, self.largest_acked, 0, 0, &mut progress, settle);
+            return (progress, false);
         }
         if self.due(peer_ack_delay) > now {
-            return (Progress::default(), false);
+            return (progress, false);
         }
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
         self.last_sent = now;
+        let items = &self.items;
         let mut repeat = |sent: &mut Sent| {
-            sent.repeated = true;
-            settle(Verdict::Lost, &sent.content);
+            sent.status = Status::Repeated;
+            settle(Verdict::Lost, sent.content(items));
         };
         let mut fresh = 0;
-        for sent in self.sent.iter_mut().filter(|sent| !sent.settled && !sent.repeated).take(2) {
+        for sent in self.sent.iter_mut().filter(|sent| sent.status == Status::Unknown).take(2) {
             repeat(sent);
             fresh += 1;
         }
@@ -282,16 +331,30 @@ impl Recovery {
         {
             repeat(oldest);
         }
-        (Progress::default(), true)
+        (progress, true)
     }
+}
+
+/// Whether an acknowledgement of `largest` and `bits` speaks of `number`, which is not above `largest`.
+#[inline]
+fn is_acknowledged(largest: u64, bits: u64, number: u64) -> bool {
+    let back = largest - number;
+    back == 0 || back <= 64 && bits >> (back - 1) & 1 == 1
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn data(slot: u16) -> Content {
-        Content::Data { slot, sequence: 1, fragment: 0 }
+    fn data(slot: u16) -> Part {
+        Part { slot, sequence: 1, fragment: 0 }
+    }
+
+    fn part(content: Content<'_>) -> Part {
+        match content {
+            Content::Data(part) => part,
+            Content::Items(items) => panic!("{items:?}"),
+        }
     }
 
     fn send(recovery: &mut Recovery, slot: u16, at: u64) -> u64 {
@@ -300,9 +363,9 @@ mod tests {
         number
     }
 
-    fn acknowledge(recovery: &mut Recovery, at: u64, largest: u32, bits: u64) -> Option<Vec<(Verdict, Content)>> {
+    fn acknowledge(recovery: &mut Recovery, at: u64, largest: u32, bits: u64) -> Option<Vec<(Verdict, Part)>> {
         let mut heard = Vec::new();
-        recovery.acknowledge(Time::from_nanos(at), largest, bits, 0, |verdict, content| heard.push((verdict, content.clone())))?;
+        recovery.acknowledge(Time::from_nanos(at), largest, bits, 0, |verdict, content| heard.push((verdict, part(content))))?;
         Some(heard)
     }
 
@@ -346,7 +409,7 @@ mod tests {
         let due = recovery.due(0);
         assert!(due < Time::from_nanos(1_000_000));
         let mut heard = Vec::new();
-        recovery.on_timeout(due, 0, |verdict, content| heard.push((verdict, content.clone())));
+        recovery.on_timeout(due, 0, |verdict, content| heard.push((verdict, part(content))));
         assert_eq!(heard, [(Verdict::Lost, data(1))]);
         assert!(!recovery.is_waiting());
     }

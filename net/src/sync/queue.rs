@@ -107,10 +107,10 @@ impl<T> Queue<T> {
         tail.wrapping_sub(head).cast_signed().max(0).cast_unsigned().min(self.mask + 1)
     }
 
-    /// Is the queue empty? As exact as [`Queue::len`].
+    /// Is the queue empty? As exact as [`Queue::len`]; of work in progress it may say that it is not.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.head.load(Ordering::Relaxed) == self.tail.load(Ordering::Relaxed)
     }
 
     /// How many items the queue can hold.

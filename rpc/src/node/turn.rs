@@ -29,18 +29,38 @@ enum Step {
 
 impl Node {
     pub(super) fn turn(&mut self) -> usize {
-        let has_workers = {
+        let mut done = 0;
+        if self.shared.mail.has_notes() {
             let mut core = self.core();
             core.read_clock();
             core.fresh = true;
+            drop(core);
+            done += self.take_notes();
+        }
+        let (packets, has_work) = {
+            let mut core = self.core();
+            let now = core.read_clock();
             core.metrics.node.turns += 1;
-            core.server.has_workers
+            // What was submitted since the last turn leaves before the port is asked, which may take a system call.
+            core.endpoint.flush(now);
+            let packets = core.endpoint.poll(now);
+            let has_work = core.has_work();
+            core.fresh = has_work;
+            (packets, has_work)
         };
-        let mut done = if has_workers { self.take_notes() } else { 0 };
-        done += self.take_packets();
+        if has_work || self.shared.mail.has_jobs() {
+            done += self.work(packets > 0);
+        }
+        done + packets
+    }
+
+    /// The rest of a turn that has something to do.
+    fn work(&mut self, flush: bool) -> usize {
+        self.core().fresh = true;
+        self.take_events(flush);
         self.core().expire_timers();
         self.settle();
-        done += usize::from(self.run_queued());
+        let mut done = usize::from(self.run_queued());
         done += self.run_tasks();
         done += self.take_commands();
         let mut core = self.core();
@@ -62,14 +82,8 @@ impl Node {
         taken
     }
 
-    /// A burst from the port, and what came of it.
-    fn take_packets(&mut self) -> usize {
-        let mut core = self.core();
-        let now = core.now;
-        // What was submitted since the last turn leaves before the port is asked, which may take a system call.
-        core.endpoint.flush(now);
-        let packets = core.endpoint.poll(now);
-        drop(core);
+    /// What came of the packets. `flush`: what it caused leaves now.
+    fn take_events(&mut self, flush: bool) {
         loop {
             let step = {
                 let mut core = self.core();
@@ -94,10 +108,11 @@ impl Node {
             }
             self.settle();
         }
-        if packets > 0 {
-            self.core().endpoint.flush(now);
+        if flush {
+            let mut core = self.core();
+            let now = core.now;
+            core.endpoint.flush(now);
         }
-        packets
     }
 
     /// Wakers, tokens and hooks that were put off. Hooks may cause more of each.

@@ -1,0 +1,280 @@
+//! The places of messages under way. A place is used again, under the next sequence number, once its message was acknowledged or given up.
+//!
+//! Most messages fit one packet: what only longer ones need is apart, behind one pointer.
+
+use std::collections::VecDeque;
+
+use super::super::bits::Bits;
+use crate::payload::Payload;
+
+/// A slot's buffer larger than this is given back when its message is done.
+const KEEP_BUFFER: usize = 2048;
+
+/// A message in a slot. Stale ones are told by the sequence number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    pub(crate) slot: u16,
+    pub(crate) sequence: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Slots {
+    first: u16,
+    pub(super) limit: u16,
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    pub(super) token: u64,
+    pub(super) order: u64,
+    pub(super) sequence: u32,
+    pub(super) total: u32,
+    pub(super) class: u8,
+    active: bool,
+    /// It stands in one of the lists of what has something to send.
+    pub(super) listed: bool,
+    pub(super) transmitted: bool,
+    /// A message of one packet: the packet is to be sent, for the first time or again.
+    pub(super) unsent: bool,
+    /// The message, or the head of a longer one.
+    pub(super) head: Vec<u8>,
+    /// `None` where the message fits one packet.
+    pub(super) long: Option<Box<Long>>,
+}
+
+/// A message that waits for a slot.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) order: u64,
+    pub(super) token: u64,
+    pub(super) head: Vec<u8>,
+    pub(super) body: Payload,
+}
+
+/// What a message of several packets needs besides.
+#[derive(Debug)]
+pub(super) struct Long {
+    body: Payload,
+    pub(super) fragments: u32,
+    /// Next fragment never sent.
+    next: u32,
+    /// Bytes that may be sent.
+    granted: u32,
+    /// The peer granted more than the unscheduled bytes.
+    grant_seen: bool,
+    /// The peer had no memory for it: nothing may be sent until it grants.
+    deferred: bool,
+    resend: VecDeque<u32>,
+    acknowledged: Bits,
+    acknowledged_count: u32,
+}
+
+impl Slots {
+    pub(super) fn new(first: u16, limit: u16) -> Slots {
+        Slots { first, limit, slots: Vec::new(), free: Vec::new() }
+    }
+
+    #[inline]
+    pub(super) fn allocate(&mut self) -> Option<u16> {
+        if let Some(slot) = self.free.pop() {
+            return Some(slot);
+        }
+        let used = self.slots.len() as u16;
+        if used == self.limit {
+            return None;
+        }
+        self.slots.push(Slot::default());
+        Some(self.first + used)
+    }
+
+    #[inline]
+    pub(super) fn release(&mut self, number: u16) {
+        let slot = self.get_mut(number);
+        slot.active = false;
+        slot.long = None;
+        if slot.head.capacity() > KEEP_BUFFER {
+            slot.head = Vec::new();
+        }
+        self.free.push(number);
+    }
+
+    pub(super) fn get(&self, number: u16) -> &Slot {
+        &self.slots[usize::from(number - self.first)]
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, number: u16) -> &mut Slot {
+        &mut self.slots[usize::from(number - self.first)]
+    }
+
+    /// The slot of a message that is still under way.
+    #[inline]
+    pub(super) fn find(&mut self, ticket: Ticket) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(usize::from(ticket.slot - self.first))?;
+        (slot.active && slot.sequence == ticket.sequence).then_some(slot)
+    }
+
+    /// The messages under way, with their slots' numbers.
+    pub(super) fn active(&self) -> impl Iterator<Item = (u16, &Slot)> {
+        (self.first..).zip(&self.slots).filter(|(_, slot)| slot.active)
+    }
+
+    /// How many slots were ever used at once.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.free.len() == self.slots.len()
+    }
+}
+
+impl Slot {
+    /// Begins a message of one packet, whose bytes are `head` followed by `body`.
+    #[inline]
+    pub(super) fn begin(&mut self, class: u8, token: u64, order: u64, head: &[u8], body: &[u8]) {
+        self.head.clear();
+        self.head.extend_from_slice(head);
+        self.head.extend_from_slice(body);
+        self.start(class, token, order, self.head.len() as u32);
+    }
+
+    /// Begins a message of several packets, of which `granted` bytes may be sent.
+    pub(super) fn begin_long(&mut self, class: u8, message: Waiting, fragment: usize, granted: u32) {
+        let Waiting { order, token, head, body } = message;
+        let total = head.len() + body.len();
+        let fragments = total.div_ceil(fragment) as u32;
+        let mut acknowledged = Bits::default();
+        acknowledged.reset(fragments);
+        self.head = head;
+        self.start(class, token, order, total as u32);
+        self.long = Some(Box::new(Long {
+            body,
+            fragments,
+            next: 0,
+            granted: granted.min(total as u32),
+            grant_seen: false,
+            deferred: false,
+            resend: VecDeque::new(),
+            acknowledged,
+            acknowledged_count: 0,
+        }));
+    }
+
+    #[inline]
+    fn start(&mut self, class: u8, token: u64, order: u64, total: u32) {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.active = true;
+        self.listed = false;
+        self.transmitted = false;
+        self.unsent = true;
+        self.class = class;
+        self.token = token;
+        self.order = order;
+        self.total = total;
+    }
+
+    /// Takes the number of the fragment that leaves next, and whether it left before.
+    #[inline]
+    pub(super) fn take_next(&mut self, fragment: usize) -> Option<(u32, bool)> {
+        let Some(long) = &mut self.long else {
+            return std::mem::take(&mut self.unsent).then_some((0, self.transmitted));
+        };
+        if let Some(number) = long.resend.pop_front() {
+            return Some((number, true));
+        }
+        if !long.may_send_next(fragment) {
+            return None;
+        }
+        long.next += 1;
+        Some((long.next - 1, false))
+    }
+
+    #[inline]
+    pub(super) fn is_sendable(&self, fragment: usize) -> bool {
+        match &self.long {
+            None => self.unsent,
+            Some(long) => !long.resend.is_empty() || long.may_send_next(fragment),
+        }
+    }
+
+    /// Bytes that are still to be sent.
+    pub(super) fn remaining(&self, fragment: usize) -> usize {
+        let (next, again) = self.long.as_ref().map_or((0, 0), |long| (long.next as usize, long.resend.len()));
+        (self.total as usize).saturating_sub(next * fragment) + again * fragment
+    }
+
+    /// A fragment was acknowledged. `true`: that completes the message.
+    #[inline]
+    pub(super) fn acknowledged(&mut self, fragment: u32) -> bool {
+        let Some(long) = &mut self.long else { return true };
+        if fragment < long.fragments && long.acknowledged.insert(fragment) {
+            long.acknowledged_count += 1;
+        }
+        long.acknowledged_count == long.fragments
+    }
+
+    /// A fragment was lost, or is to be sent again to be sure. `false` if nobody needs it any more.
+    pub(super) fn lost(&mut self, fragment: u32) -> bool {
+        let Some(long) = &mut self.long else {
+            self.unsent = true;
+            return true;
+        };
+        if fragment >= long.fragments || long.acknowledged.contains(fragment) {
+            return false;
+        }
+        if !long.resend.contains(&fragment) {
+            long.resend.push_back(fragment);
+        }
+        true
+    }
+
+    /// More may be sent.
+    pub(super) fn granted(&mut self, upto: u32) {
+        let total = self.total;
+        if let Some(long) = &mut self.long {
+            long.granted = long.granted.max(upto.min(total));
+            long.grant_seen = true;
+            long.deferred = false;
+        }
+    }
+
+    /// The peer kept nothing of it: it starts over when it is granted. `false` if that news is out of date.
+    pub(super) fn defer(&mut self) -> bool {
+        let Some(long) = self.long.as_mut().filter(|long| !long.grant_seen) else { return false };
+        long.next = 0;
+        long.granted = 0;
+        long.deferred = true;
+        long.resend.clear();
+        long.acknowledged.reset(long.fragments);
+        long.acknowledged_count = 0;
+        true
+    }
+
+    /// Copies the message's bytes from `offset` on.
+    #[inline]
+    pub(super) fn copy(&self, offset: usize, into: &mut [u8]) {
+        let Some(long) = &self.long else {
+            into.copy_from_slice(&self.head[offset..offset + into.len()]);
+            return;
+        };
+        if offset >= self.head.len() {
+            let start = offset - self.head.len();
+            into.copy_from_slice(&long.body[start..start + into.len()]);
+        } else {
+            let from_head = into.len().min(self.head.len() - offset);
+            into[..from_head].copy_from_slice(&self.head[offset..offset + from_head]);
+            let rest = into.len() - from_head;
+            into[from_head..].copy_from_slice(&long.body[..rest]);
+        }
+    }
+}
+
+impl Long {
+    #[inline]
+    fn may_send_next(&self, fragment: usize) -> bool {
+        self.next < self.fragments && !self.deferred && (self.next == 0 || (self.next as usize * fragment) < self.granted as usize)
+    }
+}

@@ -1,0 +1,215 @@
+//! What a packet of the peer's does to a session.
+
+use smallvec::SmallVec;
+
+use super::congestion::Congestion;
+use super::incoming::{self, Arrival, Budget};
+use super::outgoing::{Outgoing, Ticket};
+use super::recovery::{Content, Progress, Verdict};
+use super::{Handled, ITEMS_A_PACKET, Session, Shared, State};
+use crate::clock::Time;
+use crate::endpoint::{CloseReason, Event};
+use crate::frame::Frame;
+use crate::payload::Payload;
+use crate::wire::{CloseCode, DATA_OVERHEAD, Fragment, Header, Item, ItemKind, Kind, WireError};
+
+impl Session {
+    /// Takes a data, control or acknowledgement packet that is for this session.
+    #[inline]
+    pub(crate) fn receive(
+        &mut self,
+        now: Time,
+        header: &Header,
+        kind: Kind,
+        mut frame: Frame,
+        shared: &mut Shared,
+    ) -> Result<Handled, WireError> {
+        if !self.is_established() {
+            shared.counters.stray += 1;
+            return Ok(Handled::Open);
+        }
+        let (number, new) = self.received.check(header.number.get());
+        self.last_heard = now;
+        if !new {
+            // A late duplicate; but its sender may lack our acknowledgement.
+            shared.counters.duplicate_packets += 1;
+            return Ok(Handled::Open);
+        }
+        self.take_acknowledgement(now, header, shared)?;
+        if self.state == State::Closed {
+            return Ok(Handled::Closed);
+        }
+        let delay = shared.ack_delay;
+        match kind {
+            Kind::Data => {
+                let (fragment, payload) = Fragment::parse(&frame)?;
+                match self.incoming.receive(&fragment, payload, now, &mut shared.budget)? {
+                    Arrival::Deferred { new } => {
+                        shared.counters.deferred += 1;
+                        if new {
+                            let (slot, sequence) = (fragment.slot.get(), fragment.sequence.get());
+                            self.push_item(Item::defer(slot, sequence));
+                            shared.granting.push((self.id, slot, sequence));
+                            shared.grants_due = true;
+                        }
+                        return Ok(Handled::Open);
+                    }
+                    Arrival::Duplicate => shared.counters.duplicate_data += 1,
+                    Arrival::Partial { new } => {
+                        if self.stall_check == Time::NEVER {
+                            self.stall_check = now.plus_nanos(shared.quiet);
+                        }
+                        if new {
+                            shared.granting.push((self.id, fragment.slot.get(), fragment.sequence.get()));
+                        }
+                        shared.grants_due = true;
+                    }
+                    Arrival::Single(class) => {
+                        let payload = body(frame, shared.copy_out);
+                        shared.counters.messages_received += 1;
+                        shared.events.push_back(Event::Message { session: self.id, class, payload });
+                    }
+                    Arrival::Control => {
+                        let payload = body(frame, shared.copy_out);
+                        shared.events.push_back(Event::Control { session: self.id, payload });
+                    }
+                    Arrival::Complete(class, bytes) => {
+                        shared.counters.messages_received += 1;
+                        shared.grants_due = true;
+                        shared.events.push_back(Event::Message { session: self.id, class, payload: Payload::from(bytes) });
+                    }
+                }
+                self.received.record(number, now, true, delay);
+            }
+            Kind::Control => {
+                let items: SmallVec<[Item; ITEMS_A_PACKET]> = Item::parse(frame.data_mut())?.iter().copied().collect();
+                // Grants and pings are rare, and their sender has nothing else to send: answer at once.
+                self.received.record(number, now, true, 0);
+                for item in items {
+                    if let Some(reason) = self.take_item(&item, shared) {
+                        return Ok(self.finish(reason, shared));
+                    }
+                }
+            }
+            _ => self.received.record(number, now, false, delay),
+        }
+        Ok(self.close_when_drained())
+    }
+
+    #[inline]
+    fn take_acknowledgement(&mut self, now: Time, header: &Header, shared: &mut Shared) -> Result<(), WireError> {
+        let (outgoing, items, unscheduled) = (&mut self.outgoing, &mut self.items, self.limits.unscheduled);
+        let mut closed = false;
+        let progress = self
+            .recovery
+            .acknowledge(
+                now,
+                header.ack_largest.get(),
+                header.ack_bits.get(),
+                u64::from(header.ack_delay.get()) * 256,
+                |verdict, content| closed |= settle(outgoing, items, unscheduled, verdict, content),
+            )
+            .ok_or(WireError::Field("acknowledgement"))?;
+        self.react(now, progress, shared);
+        if closed && self.state == State::Closing {
+            self.finish(CloseReason::Local, shared);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn react(&mut self, now: Time, progress: Progress, shared: &mut Shared) {
+        if progress.bytes > 0 {
+            self.window.acknowledged(progress.bytes);
+            self.account(shared);
+        }
+        if let Some(sent) = progress.lost_sent {
+            shared.counters.lost += progress.lost;
+            self.window.lost(sent.as_nanos(), now.as_nanos());
+        }
+    }
+
+    fn take_item(&mut self, item: &Item, shared: &mut Shared) -> Option<CloseReason> {
+        match item.kind() {
+            Some(ItemKind::Grant) => {
+                let upto = u32::try_from(item.value.get()).unwrap_or(u32::MAX);
+                self.outgoing.granted(Ticket { slot: item.slot.get(), sequence: item.sequence.get() }, upto);
+            }
+            Some(ItemKind::Defer) => {
+                let (slot, sequence) = (item.slot.get(), item.sequence.get());
+                if self.outgoing.defer(Ticket { slot, sequence }) {
+                    // What is on its way of it is dropped there: it neither fills the window nor counts as lost.
+                    self.recovery.forget(slot, sequence);
+                }
+            }
+            Some(ItemKind::Abandon) => {
+                self.incoming.abandoned(item.slot.get(), item.sequence.get(), &mut shared.budget);
+                shared.grants_due = true;
+            }
+            Some(ItemKind::Close) => {
+                return Some(match item.value.get() {
+                    code if code == CloseCode::Protocol as u64 => CloseReason::Protocol,
+                    code if code == CloseCode::Superseded as u64 => CloseReason::PeerRestarted,
+                    _ => CloseReason::Remote,
+                });
+            }
+            Some(ItemKind::Ping) | None => {}
+        }
+        None
+    }
+
+    /// How far an incoming message is, for the grants; `None` once it needs none.
+    pub(crate) fn need(&self, slot: u16, sequence: u32, budget: &Budget) -> Option<incoming::Need> {
+        self.incoming.need(slot, sequence, budget).filter(|need| need.granted < need.total)
+    }
+
+    /// Makes room for a deferred message; `false` if there is none.
+    pub(crate) fn admit(&mut self, slot: u16, sequence: u32, now: Time, budget: &mut Budget) -> bool {
+        self.incoming.admit(slot, sequence, now, budget)
+    }
+
+    /// Grants an incoming message up to here.
+    pub(crate) fn grant(&mut self, slot: u16, sequence: u32, upto: u32) {
+        self.incoming.grant(slot, sequence, upto);
+        self.push_item(Item::grant(slot, sequence, upto));
+    }
+
+    /// Queues an item about an incoming message, in place of an older one about the same slot: as many at most as the peer has slots.
+    pub(super) fn push_item(&mut self, item: Item) {
+        match self.items.iter_mut().find(|other| other.kind == item.kind && other.slot == item.slot) {
+            Some(other) => *other = item,
+            None => self.items.push(item),
+        }
+    }
+}
+
+/// A message of one packet: the frame itself, or a copy where frames are scarce.
+#[inline]
+fn body(mut frame: Frame, copy_out: bool) -> Payload {
+    if copy_out {
+        return Payload::copy_from(&frame[DATA_OVERHEAD..]);
+    }
+    frame.trim_front(DATA_OVERHEAD);
+    Payload::from_frame(frame)
+}
+
+/// What a packet's end means for what it carried. `true`: it carried the close, and that arrived.
+#[inline]
+pub(super) fn settle(
+    outgoing: &mut Outgoing,
+    items: &mut SmallVec<[Item; 2]>,
+    unscheduled: u32,
+    verdict: Verdict,
+    content: Content<'_>,
+) -> bool {
+    match (verdict, content) {
+        (Verdict::Acknowledged, Content::Data(part)) => outgoing.acknowledged(part, unscheduled),
+        (Verdict::Lost, Content::Data(part)) => outgoing.lost(part),
+        (Verdict::Acknowledged, Content::Items(sent)) => return sent.iter().any(|item| item.kind() == Some(ItemKind::Close)),
+        (Verdict::Lost, Content::Items(sent)) => {
+            // Grants, abandons and closes must arrive; a ping has done its work by being lost.
+            items.extend(sent.iter().filter(|item| item.kind() != Some(ItemKind::Ping)).copied());
+        }
+    }
+    false
+}

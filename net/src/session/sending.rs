@@ -1,0 +1,197 @@
+//! What a session sends: messages are accepted, and packets built.
+
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U16, U32, U64};
+
+use super::congestion::Congestion;
+use super::outgoing::Message;
+use super::recovery::Items;
+use super::{Farewell, ITEMS_A_PACKET, Session, Shared, State};
+use crate::clock::Time;
+use crate::endpoint::{MessageId, SendError};
+use crate::frame::Frame;
+use crate::wire::{CloseCode, Header, Item, Kind};
+
+impl Session {
+    /// Accepts a message for sending.
+    pub(crate) fn send(&mut self, message: Message<'_>, shared: &mut Shared) -> Result<MessageId, SendError> {
+        let open = match self.state {
+            State::Opening => false,
+            State::Established => true,
+            State::Draining | State::Closing | State::Closed => return Err(SendError::UnknownSession),
+        };
+        let (len, limit) = (message.len(), self.limits.max_message as usize);
+        if len > limit {
+            return Err(SendError::TooLarge { len, limit });
+        }
+        if shared.held > 0 && shared.held + len > shared.config.send_bytes_total {
+            return Err(SendError::Full);
+        }
+        let id = self.outgoing.push(message, self.limits.unscheduled, open, &shared.config)?;
+        self.account(shared);
+        Ok(id)
+    }
+
+    /// Brings the total of bytes held for sending up to date.
+    #[inline]
+    pub(super) fn account(&mut self, shared: &mut Shared) {
+        let held = self.outgoing.bytes();
+        shared.held = shared.held - self.held + held;
+        self.held = held;
+        shared.counters.retransmitted += self.outgoing.take_resent();
+    }
+
+    /// Accepts a message and builds its only packet at once, where nothing stands before it; else `None`, and nothing was done.
+    #[inline]
+    pub(crate) fn send_now(
+        &mut self,
+        message: &Message<'_>,
+        frame: &mut Frame,
+        now: Time,
+        shared: &mut Shared,
+    ) -> Option<MessageId> {
+        let room = self.recovery.in_flight() < self.window.window() && shared.held < shared.config.send_bytes_total / 2;
+        if self.state != State::Established || !room || message.len() > self.limits.max_message as usize {
+            return None;
+        }
+        let buffer = frame.buffer_mut();
+        let (id, len, part) = self.outgoing.push_and_emit(message, buffer)?;
+        let number = self.emit_header(now, Kind::Data, buffer);
+        self.recovery.sent(number, now, len, part);
+        frame.set_range(0, len);
+        self.account(shared);
+        Some(id)
+    }
+
+    /// Accepts a control message for sending.
+    pub(crate) fn send_control(&mut self, payload: &[u8]) -> Result<(), SendError> {
+        match self.state {
+            State::Opening | State::Established => self.outgoing.push_control(payload),
+            State::Draining | State::Closing | State::Closed => Err(SendError::UnknownSession),
+        }
+    }
+
+    /// Gives a message up.
+    pub(crate) fn abandon(&mut self, message: MessageId, shared: &mut Shared) {
+        if let Some(ticket) = self.outgoing.abandon(message, self.limits.unscheduled) {
+            self.items.push(Item::abandon(ticket.slot, ticket.sequence));
+        }
+        self.account(shared);
+    }
+
+    /// Whether something must leave ahead of all data.
+    #[inline]
+    pub(crate) fn has_urgent(&self, now: Time) -> bool {
+        match &self.opening {
+            Some(opening) => opening.is_due(now),
+            None => !self.items.is_empty() || self.outgoing.has_urgent(),
+        }
+    }
+
+    /// Whether an acknowledgement is owed. It waits for something to ride on, until it is due.
+    #[inline]
+    pub(crate) fn owes_acknowledgement(&self) -> bool {
+        self.received.is_owed()
+    }
+
+    /// Whether an acknowledgement should leave alone if nothing else does now.
+    #[inline]
+    pub(crate) fn acknowledgement_due(&self, now: Time) -> bool {
+        self.received.due() <= now
+    }
+
+    /// The class index of the data that may leave now.
+    #[inline]
+    pub(crate) fn data_class(&self) -> Option<usize> {
+        let closed = matches!(self.state, State::Opening | State::Closed);
+        if closed || self.recovery.in_flight() >= self.window.window() && self.probe_packets == 0 {
+            return None;
+        }
+        self.outgoing.most_urgent()
+    }
+
+    /// Builds the next urgent packet: handshake, control items, or a control message.
+    pub(crate) fn emit_urgent(&mut self, now: Time, frame: &mut Frame, shared: &mut Shared) -> bool {
+        if let Some(opening) = &mut self.opening {
+            return opening.emit(now, frame, self.id, shared);
+        }
+        let room = frame.capacity();
+        let buffer = frame.buffer_mut();
+        if !self.items.is_empty() {
+            let count = self.items.len().min(ITEMS_A_PACKET).min((room - Header::LEN) / Item::LEN);
+            let items: Items = self.items.drain(..count).collect();
+            let len = Header::LEN + count * Item::LEN;
+            buffer[Header::LEN..len].copy_from_slice(items.as_bytes());
+            let number = self.emit_header(now, Kind::Control, buffer);
+            self.recovery.sent_items(number, now, items);
+            frame.set_range(0, len);
+            return true;
+        }
+        let Some((len, part)) = self.outgoing.emit_urgent(buffer) else { return false };
+        let number = self.emit_header(now, Kind::Data, buffer);
+        self.recovery.sent(number, now, 0, part);
+        frame.set_range(0, len);
+        true
+    }
+
+    /// Builds an acknowledgement that goes alone.
+    pub(crate) fn emit_acknowledgement(&mut self, now: Time, frame: &mut Frame) {
+        self.emit_header(now, Kind::Ack, frame.buffer_mut());
+        frame.set_range(0, Header::LEN);
+    }
+
+    /// Builds the next data packet.
+    #[inline]
+    pub(crate) fn emit_data(&mut self, now: Time, frame: &mut Frame) -> bool {
+        let buffer = frame.buffer_mut();
+        let Some((len, part)) = self.outgoing.emit_data(buffer) else { return false };
+        let number = self.emit_header(now, Kind::Data, buffer);
+        self.recovery.sent(number, now, len, part);
+        self.probe_packets = self.probe_packets.saturating_sub(1);
+        frame.set_range(0, len);
+        true
+    }
+
+    /// Makes a close the last packet: the endpoint itself goes away.
+    pub(crate) fn say_goodbye(&mut self) {
+        if self.is_established() {
+            self.farewell = Some(Farewell::Close(CloseCode::Done));
+        }
+    }
+
+    /// Builds the last packet of a session that is over, if there is something to say.
+    pub(crate) fn emit_farewell(&mut self, now: Time, frame: &mut Frame) -> bool {
+        let Some(farewell) = self.farewell.take().filter(|_| self.remote != 0) else { return false };
+        let buffer = frame.buffer_mut();
+        let len = match farewell {
+            Farewell::Acknowledge => {
+                self.emit_header(now, Kind::Ack, buffer);
+                Header::LEN
+            }
+            Farewell::Close(code) => {
+                let len = Header::LEN + Item::LEN;
+                buffer[Header::LEN..len].copy_from_slice(Item::close(code).as_bytes());
+                self.emit_header(now, Kind::Control, buffer);
+                len
+            }
+        };
+        frame.set_range(0, len);
+        true
+    }
+
+    #[inline]
+    fn emit_header(&mut self, now: Time, kind: Kind, buffer: &mut [u8]) -> u64 {
+        let number = self.recovery.take_number();
+        let (largest, bits, delay) = self.received.acknowledge(now);
+        let header = Header {
+            number: U32::new(number as u32),
+            session: U64::new(self.remote),
+            ack_largest: U32::new(largest),
+            ack_bits: U64::new(bits),
+            ack_delay: U16::new(delay),
+            ..Header::new(kind)
+        };
+        header.emit(buffer);
+        number
+    }
+}

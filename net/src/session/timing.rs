@@ -1,0 +1,71 @@
+//! What a session does when its time has come: probes, pings, and the end of one whose peer is silent.
+
+use super::receiving::settle;
+use super::{ACK_FACTOR, Handled, PROBE_PACKETS, STALL_FACTOR, Session, Shared, State};
+use crate::clock::Time;
+use crate::endpoint::CloseReason;
+use crate::wire::Item;
+
+impl Session {
+    /// Whether a timer may be due sooner than [`SOONEST`] from the event that set it.
+    #[inline]
+    pub(crate) fn is_hasty(&self) -> bool {
+        self.opening.is_some() || self.recovery.suspects_loss()
+    }
+
+    /// When to call [`Session::on_timeout`] at the latest.
+    #[inline]
+    pub(crate) fn timeout(&self, shared: &Shared) -> Time {
+        match &self.opening {
+            Some(opening) => opening.due(),
+            None => {
+                let keep_alive = self.last_heard.max(self.last_ping).plus_nanos(shared.quiet);
+                self.recovery.due(self.limits.ack_delay).min(self.received.due()).min(keep_alive).min(self.stall_check)
+            }
+        }
+    }
+
+    /// Does what is due: probes, pings, and the end of a session whose peer is silent.
+    pub(crate) fn on_timeout(&mut self, now: Time, shared: &mut Shared) -> Handled {
+        if self.state == State::Closed {
+            return Handled::Closed;
+        }
+        if let Some(opening) = &mut self.opening {
+            return if opening.expired(now) { self.finish(CloseReason::TimedOut, shared) } else { Handled::Open };
+        }
+        let peer_timeout = shared.config.peer_timeout;
+        if now >= self.last_heard.max(shared.resumed) + peer_timeout {
+            let reason = if self.state == State::Closing { CloseReason::Local } else { CloseReason::PeerDead };
+            return self.finish(reason, shared);
+        }
+        if now >= self.last_heard.max(self.last_ping).plus_nanos(shared.quiet) {
+            self.last_ping = now;
+            self.items.push(Item::ping());
+        }
+        let before = |time_outs: u64| Time::from_nanos(now.as_nanos().saturating_sub(peer_timeout.as_nanos() as u64 * time_outs));
+        if now >= self.stall_check {
+            if self.incoming.is_stalled(before(STALL_FACTOR)) {
+                return self.finish(CloseReason::Protocol, shared);
+            }
+            let next = now.plus_nanos(shared.quiet);
+            self.stall_check = if self.incoming.is_empty() { Time::NEVER } else { next };
+        }
+        // It talks, and acknowledges nothing: as good as dead, or worse.
+        if self.recovery.oldest().is_some_and(|oldest| oldest.max(shared.resumed) < before(ACK_FACTOR)) {
+            return self.finish(CloseReason::PeerDead, shared);
+        }
+        let (outgoing, items, unscheduled) = (&mut self.outgoing, &mut self.items, self.limits.unscheduled);
+        let (progress, probe) = self.recovery.on_timeout(now, self.limits.ack_delay, |verdict, content| {
+            settle(outgoing, items, unscheduled, verdict, content);
+        });
+        self.react(now, progress, shared);
+        if probe {
+            shared.counters.probes += 1;
+            self.probe_packets = PROBE_PACKETS;
+            if self.outgoing.most_urgent().is_none() && !self.outgoing.has_urgent() && self.items.is_empty() {
+                self.items.push(Item::ping());
+            }
+        }
+        self.close_when_drained()
+    }
+}
