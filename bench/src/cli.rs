@@ -36,6 +36,8 @@ pub(crate) enum Command {
     Hol(Hol),
     /// Many clients to one server at once, and datacenters' mixes of message sizes, on a simulated shallow switch.
     Incast(Incast),
+    /// Messages through many open sessions, beside few: the rate, and the memory a session takes.
+    Sessions(Sessions),
     /// Instructions a small call, both sides together, counted by valgrind and compared with the stored figure.
     Instructions(Instructions),
     /// The program that `instructions` runs under valgrind.
@@ -170,6 +172,17 @@ pub(crate) struct Incast {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Sessions {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) rounds: Rounds,
+    /// How many are many.
+    #[arg(long, default_value = "20000", value_parser = sessions)]
+    pub(crate) sessions: usize,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Instructions {
     #[command(flatten)]
     pub(crate) common: Common,
@@ -227,6 +240,13 @@ fn window(text: &str) -> Result<usize, String> {
         // No more than the slots of the ring that is the floor.
         Ok(window) if (1..=64).contains(&window) => Ok(window),
         _ => Err("write a number of calls between 1 and 64".to_owned()),
+    }
+}
+
+fn sessions(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(sessions) if (100..=60_000).contains(&sessions) => Ok(sessions),
+        _ => Err("write a number of sessions between 100 and 60000".to_owned()),
     }
 }
 

@@ -8,6 +8,7 @@ mod hol;
 mod incast;
 mod instructions;
 mod rate;
+mod sessions;
 mod tail;
 
 use tautline_bench::awake;
@@ -27,6 +28,7 @@ pub(crate) fn run(command: Command) -> (Common, Result<Option<Report>, BenchErro
         Command::Bulk(args) => (args.common.clone(), bulk::run(&args).map(Some)),
         Command::Hol(args) => (args.common.clone(), hol::run(&args).map(Some)),
         Command::Incast(args) => (args.common.clone(), incast::run(&args).map(Some)),
+        Command::Sessions(args) => (args.common.clone(), sessions::run(&args).map(Some)),
         Command::Instructions(args) => (args.common.clone(), instructions::run(&args).map(Some)),
         Command::InstructionsLoad(args) => (Common::default(), instructions::run_load(&args).map(|()| None)),
         Command::KeepAwake(args) => (Common::default(), awake::spin(args.core).map(|()| None)),

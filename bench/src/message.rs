@@ -11,9 +11,9 @@ use crate::error::BenchError;
 use crate::floor::{PAYLOAD, PingPong, spin_for};
 
 /// One end that sends messages and one that returns them.
-fn endpoint(url: &PortUrl, clock: &Clock) -> Result<Endpoint, BenchError> {
+fn endpoint(url: &PortUrl, clock: &Clock, config: EndpointConfig) -> Result<Endpoint, BenchError> {
     let port = open(url, clock).map_err(BenchError::product("opening a port"))?;
-    Ok(Endpoint::new(port, EndpointConfig::default(), clock.now()))
+    Ok(Endpoint::new(port, config, clock.now()))
 }
 
 /// The client's end.
@@ -26,7 +26,7 @@ pub struct MessageClient {
 impl MessageClient {
     /// A client at `url` of the echo at `server`. The session opens with the first ping.
     pub fn connect(url: &PortUrl, server: Address, clock: Clock) -> Result<MessageClient, BenchError> {
-        let mut endpoint = endpoint(url, &clock)?;
+        let mut endpoint = endpoint(url, &clock, EndpointConfig::default())?;
         let session = endpoint.connect(server, clock.now()).map_err(BenchError::product("opening a session"))?;
         Ok(MessageClient { endpoint, session, clock })
     }
@@ -67,7 +67,12 @@ pub struct MessageEcho {
 impl MessageEcho {
     /// An echo at `url`.
     pub fn open(url: &PortUrl, clock: Clock) -> Result<MessageEcho, BenchError> {
-        Ok(MessageEcho { endpoint: endpoint(url, &clock)?, clock })
+        MessageEcho::with(url, clock, EndpointConfig::default())
+    }
+
+    /// An echo with limits of its own.
+    pub fn with(url: &PortUrl, clock: Clock, config: EndpointConfig) -> Result<MessageEcho, BenchError> {
+        Ok(MessageEcho { endpoint: endpoint(url, &clock, config)?, clock })
     }
 
     /// Where it is reached.
