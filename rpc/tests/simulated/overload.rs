@@ -125,16 +125,25 @@ fn a_line_for_credit_is_bounded_and_says_so() {
 
 #[test]
 fn a_server_that_is_slow_gives_less_credit_and_more_again_when_it_is_not() {
+    overload(|work| Service::workers(move |_| work()), 200, 8);
+    // What runs where it is received does not wait in the queue, but it does wait for the others of its burst.
+    overload(|work| Service::inline(move |_| work()), 200, 32);
+}
+
+type Work = Box<dyn Fn() -> Result<Reply, Status> + Send + Sync>;
+
+/// `outstanding` calls of 500 us each must leave the caller no more credits than `most`; calls that cost nothing must give them back.
+fn overload(service: fn(Work) -> Service, outstanding: usize, most: u32) {
     let config = NodeConfig { initial_credit: 256, ..NodeConfig::default() };
     let (mut world, server, client) = World::pair(config);
     let clock = world.clock.clone();
     let cost = Arc::new(Mutex::new(Duration::from_micros(500)));
     let takes = cost.clone();
-    let service = Service::workers(move |_| {
+    let work: Work = Box::new(move || {
         clock.advance_to(clock.now() + *takes.lock().unwrap());
         Ok(Reply::empty())
     });
-    world.node(server).serve(SLOW, service).unwrap();
+    world.node(server).serve(SLOW, service(work)).unwrap();
     let (peer, local) = (world.peer(client, server), world.local(client));
     let keep = |world: &mut World, outstanding: usize, duration: Duration| {
         let until = world.clock.now() + duration;
@@ -151,9 +160,9 @@ fn a_server_that_is_slow_gives_less_credit_and_more_again_when_it_is_not() {
         }
         local.credit_limit(peer, Class::Normal).unwrap()
     };
-    // 200 callers' worth of calls, each of 500 us, on one poller: far more than can wait for less than 200 us.
-    let overloaded = keep(&mut world, 200, 400 * MS);
-    assert!(overloaded <= 8, "{overloaded}");
+    // On one poller that is far more than can wait for less than 200 us.
+    let overloaded = keep(&mut world, outstanding, 400 * MS);
+    assert!(overloaded <= most, "{overloaded}");
     *cost.lock().unwrap() = Duration::from_nanos(100);
     let relieved = keep(&mut world, 4, 100 * MS);
     assert!(relieved > overloaded + 50, "{overloaded} -> {relieved}");
