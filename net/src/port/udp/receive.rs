@@ -143,10 +143,10 @@ impl Receiver {
         counters: &mut PortCounters,
         into: &mut Vec<Datagram>,
     ) -> Result<usize, PortError> {
-        let slot = &mut self.slots[0];
-        if slot.frame.is_none() {
-            slot.frame = pool.take();
+        if self.slots[0].frame.is_none() {
+            self.slots[0].frame = pool.take().or_else(|| parked(&mut self.slots));
         }
+        let slot = &mut self.slots[0];
         let room = match &mut slot.frame {
             Some(frame) => &mut frame.buffer_mut()[..self.mtu],
             None => &mut [],
@@ -243,10 +243,11 @@ impl Receiver {
         let coalesced = !self.spare.is_empty();
         let spare = self.spare.as_mut_ptr();
         let Headers { names, control, pieces, messages } = &mut *self.headers;
-        for (index, slot) in self.slots[..count].iter_mut().enumerate() {
-            if slot.frame.is_none() {
-                slot.frame = pool.take();
+        for index in 0..count {
+            if self.slots[index].frame.is_none() {
+                self.slots[index].frame = pool.take().or_else(|| parked(&mut self.slots[index..]));
             }
+            let slot = &mut self.slots[index];
             let (base, len) = match &mut slot.frame {
                 Some(frame) => (frame.buffer_mut().as_mut_ptr(), self.mtu),
                 None => (std::ptr::null_mut(), 0),
@@ -358,6 +359,12 @@ fn passes(errno: libc::c_int, counters: &mut PortCounters) -> Result<bool, PortE
             Ok(true)
         }
     }
+}
+
+/// A frame that an earlier call had no use for, of the last slot that has one.
+#[cold]
+fn parked(slots: &mut [Slot]) -> Option<Frame> {
+    slots.iter_mut().rev().find_map(|slot| slot.frame.take())
 }
 
 /// Copies the bytes from `offset` on of `head` followed by `spare`.
