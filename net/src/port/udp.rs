@@ -1,6 +1,6 @@
 //! Kernel UDP sockets: the port that runs anywhere and needs no privileges.
 //!
-//! One unconnected, non-blocking socket serves all peers. Bursts leave segmented (GSO) and arrive coalesced (GRO) where the kernel
+//! One unconnected, non-blocking socket serves all peers; a peer that has nearly all traffic gets a connected one beside it. Bursts leave segmented (GSO) and arrive coalesced (GRO) where the kernel
 //! has these, which is found out when the port is opened and when it is used. Options of a `udp` URL:
 //!
 //! | option | default | meaning |
@@ -8,6 +8,7 @@
 //! | `mtu` | 1344 | largest datagram, in bytes: fits common paths with tunnels; up to 65507 where the path carries it (loopback does) |
 //! | `gso` | true | send runs of datagrams to one peer as one segmented message |
 //! | `gro` | true | let the kernel coalesce received datagrams of one peer |
+//! | `hot` | true | give a peer with nearly all traffic a connected socket: less work for the kernel; it takes one more file descriptor |
 //! | `frames` | 2048 | frames of the receive pool and of the transmit pool each |
 //! | `rcvbuf`, `sndbuf` | 8388608 | socket buffers in bytes; without CAP_NET_ADMIN the system's `net.core.rmem_max` and `wmem_max` limit them |
 //!
@@ -15,27 +16,29 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
-
-use mio::unix::SourceFd;
 
 use super::pools::{FRAMES, MTU_MIN, Pools, number};
 use super::wrap::switch;
 use super::{Address, AddressError, Capabilities, Datagram, Port, PortCounters, PortError, PortUrl, Purpose};
 use crate::frame::Frame;
 
+mod favour;
+mod hot;
 mod receive;
 mod sockaddr;
 mod socket;
+mod source;
 mod transmit;
 
+use hot::Sockets;
 use receive::Receiver;
-use socket::Socket;
+use socket::{Buffers, Socket};
+use source::Source;
 use transmit::Sender;
 
 /// The options of a `udp` URL.
-pub(super) const OPTIONS: &[&str] = &["mtu", "gso", "gro", "frames", "rcvbuf", "sndbuf"];
+pub(super) const OPTIONS: &[&str] = &["mtu", "gso", "gro", "hot", "frames", "rcvbuf", "sndbuf"];
 
 /// Largest datagram that IPv4 carries.
 const MTU_MAX: usize = 65_507;
@@ -43,7 +46,7 @@ const MTU_MAX: usize = 65_507;
 /// A kernel UDP socket.
 #[derive(Debug)]
 pub struct UdpPort {
-    socket: Socket,
+    sockets: Sockets,
     capabilities: Capabilities,
     pools: Pools,
     receiver: Receiver,
@@ -60,20 +63,22 @@ impl UdpPort {
         let mtu = number(url, "mtu", 1344, MTU_MIN..=MTU_MAX)?;
         let frames = number(url, "frames", 2048, FRAMES)?;
         let buffer = 16 << 10..=1 << 30;
-        let receive_buffer = number(url, "rcvbuf", 8 << 20, buffer.clone())?;
-        let send_buffer = number(url, "sndbuf", 8 << 20, buffer)?;
+        let receive = number(url, "rcvbuf", 8 << 20, buffer.clone())?;
+        let send = number(url, "sndbuf", 8 << 20, buffer)?;
+        let buffers = Buffers { receive, send };
         let (want_gso, want_gro) = (switch(url, "gso", true)?, switch(url, "gro", true)?);
-        let socket = Socket::bind(address, receive_buffer, send_buffer)?;
+        let hot = switch(url, "hot", true)?;
+        let socket = Socket::bind(address, buffers)?;
         // Zero changes nothing, and tells whether the kernel knows the option.
         let gso = want_gso && socket.set(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         let gro = want_gro && socket.set(libc::SOL_UDP, libc::UDP_GRO, 0).is_ok();
         Ok(UdpPort {
             capabilities: Capabilities { mtu, integrity: true, segmentation: gso },
             pools: Pools::new(frames, mtu),
-            receiver: Receiver::new(mtu, gro),
+            receiver: Receiver::new(mtu),
             sender: Sender::new(mtu, address.is_ipv6(), gso),
             counters: PortCounters::default(),
-            socket,
+            sockets: Sockets::new(Source::new(socket, gro), buffers, hot),
         })
     }
 }
@@ -84,12 +89,12 @@ impl Port for UdpPort {
     }
 
     fn local_address(&self) -> Address {
-        Address::Inet(self.socket.local())
+        Address::Inet(self.sockets.main().local())
     }
 
     #[inline]
     fn receive(&mut self, into: &mut Vec<Datagram>, max: usize) -> Result<usize, PortError> {
-        self.receiver.receive(&self.socket, &self.pools.receive, &mut self.counters, into, max)
+        self.sockets.receive(&mut self.receiver, &self.pools.receive, &mut self.counters, into, max)
     }
 
     fn allocate(&mut self, purpose: Purpose, into: &mut Vec<Frame>, count: usize) -> usize {
@@ -98,16 +103,17 @@ impl Port for UdpPort {
 
     #[inline]
     fn transmit(&mut self, burst: &mut VecDeque<Datagram>) -> Result<usize, PortError> {
-        self.sender.transmit(&self.socket, &mut self.counters, burst)
+        self.sender.transmit(&mut self.sockets, &mut self.counters, burst)
     }
 
     fn attach_wait(&mut self, registry: &mio::Registry, token: mio::Token, _: &Arc<mio::Waker>) -> io::Result<()> {
-        registry.register(&mut SourceFd(&self.socket.as_raw_fd()), token, mio::Interest::READABLE)
+        self.sockets.attach_wait(registry, token)
     }
 
     fn prepare_wait(&mut self) -> bool {
+        self.sockets.expect_either();
         // Readiness is told at its edge: a datagram that was there before the look is seen by it, a later one makes an edge.
-        !self.receiver.is_waiting() && !self.socket.is_waiting()
+        !self.receiver.is_waiting() && !self.sockets.is_waiting()
     }
 
     fn finish_wait(&mut self) {}
@@ -182,7 +188,7 @@ mod tests {
             return;
         }
         // A socket without checksums can't segment: the kernel refuses each try.
-        a.socket.set(libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+        a.sockets.main().set(libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
         let sent = packets(&[1344; 100]);
         let mut burst = datagrams(&mut a, b.local_address(), &sent);
         assert_eq!(a.transmit(&mut burst).unwrap(), 100);
@@ -201,7 +207,7 @@ mod tests {
         let mut a = open("udp://127.0.0.1:0");
         let mut b = open("udp://127.0.0.1:0");
         // Makes an unconnected socket hear of ICMP errors.
-        a.socket.set(libc::SOL_IP, libc::IP_RECVERR, 1).unwrap();
+        a.sockets.main().set(libc::SOL_IP, libc::IP_RECVERR, 1).unwrap();
         let closed = Address::Inet(UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
         let one = packets(&[8]);
         for _ in 0..3 {

@@ -5,7 +5,7 @@
 //! continues in a spare buffer; only trains do that.
 
 use super::sockaddr::{RAW_LEN, RawAddress};
-use super::socket::Socket;
+use super::source::{Coalescing, Source};
 use crate::frame::{Frame, Pool};
 use crate::port::{Address, Datagram, PortCounters, PortError};
 
@@ -28,8 +28,7 @@ const ERRORS: usize = 16;
 #[derive(Debug)]
 pub(super) struct Receiver {
     mtu: usize,
-    coalescing: Coalescing,
-    /// Where messages continue that do not fit into a frame: [`TRAIN`] bytes for each. Empty until coalescing is on.
+    /// Where messages continue that do not fit into a frame: [`TRAIN`] bytes for each. Empty until a socket coalesces.
     spare: Box<[u8]>,
     slots: Box<[Slot]>,
     /// Slots `next..arrived` hold messages that were not handed out yet.
@@ -37,23 +36,7 @@ pub(super) struct Receiver {
     next: usize,
     /// How far the train in slot `next` has been handed out.
     offset: usize,
-    /// How many messages the next call asks for: one while traffic is thin, so that no call is made to learn that there
-    /// is nothing more.
-    ask: usize,
     headers: Box<Headers>,
-}
-
-/// Whether the kernel coalesces (UDP_GRO). It does not from the start: to know the parts of a train needs `recvmsg`, which costs a lone
-/// datagram some 80 ns more than `recvfrom`, and each empty look 45. The first thick burst turns it on. It then stays on, because
-/// trains that are queued when it is turned off arrive without their parts' length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Coalescing {
-    /// The kernel can't, or the user does not want it.
-    Never,
-    /// From the first thick burst on.
-    Later,
-    /// The socket has it on.
-    On,
 }
 
 /// A message, or room for one.
@@ -83,17 +66,15 @@ struct Headers {
 struct Control([u8; 64]);
 
 impl Receiver {
-    /// Receives datagrams of up to `mtu` bytes; `coalesce` if the kernel may coalesce them.
-    pub(super) fn new(mtu: usize, coalesce: bool) -> Receiver {
+    /// Receives datagrams of up to `mtu` bytes.
+    pub(super) fn new(mtu: usize) -> Receiver {
         Receiver {
             mtu,
-            coalescing: if coalesce { Coalescing::Later } else { Coalescing::Never },
             spare: Box::default(),
             slots: (0..BATCH).map(|_| Slot::default()).collect(),
             arrived: 0,
             next: 0,
             offset: 0,
-            ask: 1,
             headers: Box::new(Headers::new()),
         }
     }
@@ -104,11 +85,12 @@ impl Receiver {
         self.next < self.arrived
     }
 
-    /// Appends up to `max` datagrams to `into`, after at most one successful call to the kernel.
+    /// Appends up to `max` datagrams to `into`, after at most one successful call to the kernel. Messages that are waiting come first,
+    /// whatever socket they are of.
     #[inline]
     pub(super) fn receive(
         &mut self,
-        socket: &Socket,
+        source: &mut Source,
         pool: &Pool,
         counters: &mut PortCounters,
         into: &mut Vec<Datagram>,
@@ -116,10 +98,10 @@ impl Receiver {
     ) -> Result<usize, PortError> {
         let before = into.len();
         if !self.is_waiting() {
-            if self.ask == 1 && self.coalescing != Coalescing::On && max > 0 {
-                return self.receive_one(socket, pool, counters, into);
+            if source.ask == 1 && source.coalescing != Coalescing::On && max > 0 {
+                return self.receive_one(source, pool, counters, into);
             }
-            self.read(socket, pool, counters, max)?;
+            self.read(source, pool, counters, max)?;
         }
         while self.is_waiting() && into.len() - before < max {
             let slot = &self.slots[self.next];
@@ -138,7 +120,7 @@ impl Receiver {
     #[inline]
     fn receive_one(
         &mut self,
-        socket: &Socket,
+        source: &mut Source,
         pool: &Pool,
         counters: &mut PortCounters,
         into: &mut Vec<Datagram>,
@@ -152,10 +134,10 @@ impl Receiver {
             None => &mut [],
         };
         for _ in 0..ERRORS {
-            match socket.receive_from(room) {
+            match source.socket.receive_from(room) {
                 Ok((len, from)) => {
                     // Perhaps there are more.
-                    self.ask = MORE;
+                    source.ask = MORE;
                     match (slot.frame.take(), from) {
                         (Some(mut frame), Some(peer)) if len <= self.mtu => {
                             frame.set_range(0, len);
@@ -184,9 +166,9 @@ impl Receiver {
 
     /// Fills slots from the kernel.
     #[inline]
-    fn read(&mut self, socket: &Socket, pool: &Pool, counters: &mut PortCounters, max: usize) -> Result<(), PortError> {
+    fn read(&mut self, source: &mut Source, pool: &Pool, counters: &mut PortCounters, max: usize) -> Result<(), PortError> {
         (self.next, self.arrived, self.offset) = (0, 0, 0);
-        let ask = self.ask.min(max);
+        let ask = source.ask.min(max);
         if ask == 0 {
             return Ok(());
         }
@@ -194,7 +176,7 @@ impl Receiver {
             self.post(ask, pool);
             // SAFETY: `post` has set these headers up: names, control and pieces are in `headers`, frames and spare buffer are
             // owned by us, each of its own slot, and nothing else touches them before the call returns.
-            match unsafe { socket.receive_messages(&mut self.headers.messages[..ask]) } {
+            match unsafe { source.socket.receive_messages(&mut self.headers.messages[..ask]) } {
                 Ok(count) => {
                     for index in 0..count {
                         self.note(index);
@@ -202,17 +184,17 @@ impl Receiver {
                     self.arrived = count;
                     // All that was asked for came: ask for more. One came of several: traffic is thin again.
                     if count == ask {
-                        self.ask = (self.ask * MORE).min(BATCH);
+                        source.ask = (source.ask * MORE).min(BATCH);
                     } else if count <= 1 {
-                        self.ask = 1;
+                        source.ask = 1;
                     }
-                    if count >= THICK && self.coalescing == Coalescing::Later {
-                        self.coalesce(socket);
+                    if count >= THICK && source.coalescing == Coalescing::Later {
+                        self.coalesce(source);
                     }
                     return Ok(());
                 }
                 Err(libc::EAGAIN) => {
-                    self.ask = 1;
+                    source.ask = 1;
                     return Ok(());
                 }
                 Err(errno) => {
@@ -227,12 +209,9 @@ impl Receiver {
 
     /// Turns coalescing on.
     #[cold]
-    fn coalesce(&mut self, socket: &Socket) {
-        self.coalescing = match socket.set(libc::SOL_UDP, libc::UDP_GRO, 1) {
-            Ok(()) => Coalescing::On,
-            Err(_) => Coalescing::Never,
-        };
-        if self.coalescing == Coalescing::On {
+    fn coalesce(&mut self, source: &mut Source) {
+        source.coalesce();
+        if source.coalescing == Coalescing::On && self.spare.is_empty() {
             self.spare = vec![0; BATCH * TRAIN].into_boxed_slice();
         }
     }

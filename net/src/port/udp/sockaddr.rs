@@ -62,6 +62,15 @@ impl RawAddress {
 }
 
 impl SocketAddress {
+    /// No address: to whom the socket is connected.
+    pub(super) const CONNECTED: SocketAddress = SocketAddress { raw: RawAddress::ZERO, len: 0 };
+
+    /// Where the kernel reads it. Null if there is none: to be given one makes it look up the route again.
+    #[inline]
+    pub(super) fn pointer(&self) -> *const libc::c_void {
+        if self.len == 0 { std::ptr::null() } else { (&raw const self.raw).cast() }
+    }
+
     /// The address as a socket of the given family sends to it. `None` if it can't: another family, port 0, or no IP address at all.
     #[inline]
     pub(super) fn encode(address: Address, socket_is_v6: bool) -> Option<SocketAddress> {

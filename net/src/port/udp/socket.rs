@@ -1,11 +1,21 @@
 //! The socket and its system calls: the only place of this port that speaks to the kernel.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 
 use super::sockaddr::{RAW_LEN, RawAddress, SocketAddress};
 use crate::port::{Address, PortError};
+
+/// The discard port (RFC 863), from which nothing comes.
+const DISCARD: u16 = 9;
+
+/// Sizes of a socket's buffers, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Buffers {
+    pub(super) receive: usize,
+    pub(super) send: usize,
+}
 
 /// A bound, non-blocking UDP socket.
 #[derive(Debug)]
@@ -16,8 +26,62 @@ pub(super) struct Socket {
 
 impl Socket {
     /// Binds `address`, with buffers as near to the sizes asked for as the system allows.
-    pub(super) fn bind(address: SocketAddr, receive_buffer: usize, send_buffer: usize) -> Result<Socket, PortError> {
-        let system = |action| move |source| PortError::System { action, source };
+    pub(super) fn bind(address: SocketAddr, buffers: Buffers) -> Result<Socket, PortError> {
+        let mut socket = Socket::new(address, buffers)?;
+        socket.socket.bind(&address.into()).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => PortError::InUse { address: Address::Inet(address) },
+            io::ErrorKind::AddrNotAvailable => PortError::NotLocal { address: Address::Inet(address) },
+            _ => PortError::System { action: "binding the socket", source },
+        })?;
+        let local = socket.socket.local_addr().map_err(system("asking for the socket's address"))?;
+        socket.local = local.as_socket().ok_or_else(|| PortError::System {
+            action: "asking for the socket's address",
+            source: io::Error::other("it has none"),
+        })?;
+        Ok(socket)
+    }
+
+    /// Makes a second socket of this one's address, connected to `peer`. From then on the kernel gives it what `peer` sends, and
+    /// this one what others do. What arrives while it is made may go to either, whoever sent it.
+    pub(super) fn beside(&self, peer: SocketAddr, buffers: Buffers) -> Result<Socket, PortError> {
+        // An IPv6 socket makes a new route look-up for each datagram to a mapped IPv4 address, connected or not.
+        let local = match (self.local, peer) {
+            (SocketAddr::V6(local), SocketAddr::V4(_)) if local.ip().is_unspecified() => {
+                (Ipv4Addr::UNSPECIFIED, local.port()).into()
+            }
+            (local, _) => local,
+        };
+        let second = Socket::new(local, buffers)?;
+        // Both share the address while the second binds it and no longer, so that nobody else gets it: the kernel asks both
+        // the socket that binds and those that are bound.
+        let share = |on| {
+            self.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, on)?;
+            second.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, on)
+        };
+        let bound = share(1).and_then(|()| second.socket.bind(&local.into()));
+        let shared = share(0);
+        bound.and(shared).map_err(system("binding a second socket"))?;
+        second.socket.connect(&peer.into()).map_err(system("connecting a second socket"))?;
+        Ok(second)
+    }
+
+    /// Lets nothing more arrive at this socket, which [`Socket::beside`] has connected to `peer`; what is queued stays so. It can't
+    /// be disconnected instead: it would get everybody's datagrams then.
+    pub(super) fn turn_away(&self, peer: SocketAddr) -> io::Result<()> {
+        let nobody = SocketAddr::new(peer.ip(), if peer.port() == DISCARD { DISCARD + 1 } else { DISCARD });
+        let nobody = match (nobody, peer) {
+            // A link-local address means nothing without its link.
+            (SocketAddr::V6(mut nobody), SocketAddr::V6(peer)) => {
+                nobody.set_scope_id(peer.scope_id());
+                SocketAddr::V6(nobody)
+            }
+            (nobody, _) => nobody,
+        };
+        self.socket.connect(&nobody.into())
+    }
+
+    /// A socket that is to be bound to `address`.
+    fn new(address: SocketAddr, buffers: Buffers) -> Result<Socket, PortError> {
         let domain = socket2::Domain::for_address(address);
         let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, Some(socket2::Protocol::UDP))
             .map_err(system("making a UDP socket"))?;
@@ -26,23 +90,13 @@ impl Socket {
             // IPv4 peers reach an IPv6 socket that is bound to every address, whatever the system's default.
             socket.set_only_v6(!address.ip().is_unspecified()).map_err(system("choosing the families of the socket"))?;
         }
-        socket.bind(&address.into()).map_err(|source| match source.kind() {
-            io::ErrorKind::AddrInUse => PortError::InUse { address: Address::Inet(address) },
-            io::ErrorKind::AddrNotAvailable => PortError::NotLocal { address: Address::Inet(address) },
-            _ => PortError::System { action: "binding the socket", source },
-        })?;
-        let local = socket.local_addr().map_err(system("asking for the socket's address"))?;
-        let local = local.as_socket().ok_or_else(|| PortError::System {
-            action: "asking for the socket's address",
-            source: io::Error::other("it has none"),
-        })?;
-        let socket = Socket { socket, local };
+        let socket = Socket { socket, local: address };
         // With the privilege the limits of net.core do not apply; without it the system gives what it allows, and less is no error.
-        if socket.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, receive_buffer as libc::c_int).is_err() {
-            let _ = socket.socket.set_recv_buffer_size(receive_buffer);
+        if socket.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, buffers.receive as libc::c_int).is_err() {
+            let _ = socket.socket.set_recv_buffer_size(buffers.receive);
         }
-        if socket.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, send_buffer as libc::c_int).is_err() {
-            let _ = socket.socket.set_send_buffer_size(send_buffer);
+        if socket.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, buffers.send as libc::c_int).is_err() {
+            let _ = socket.socket.set_send_buffer_size(buffers.send);
         }
         Ok(socket)
     }
@@ -60,12 +114,12 @@ impl Socket {
         if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Sends one datagram.
+    /// Sends one datagram, to the peer that the socket is connected to if `to` says so.
     #[inline]
     pub(super) fn send_to(&self, bytes: &[u8], to: &SocketAddress) -> Result<(), libc::c_int> {
-        let (data, name): (*const u8, *const libc::c_void) = (bytes.as_ptr(), (&raw const to.raw).cast());
+        let (data, name) = (bytes.as_ptr(), to.pointer());
         // By number, as below: libc's own function first makes itself a cancellation point, at the cost of two atomic operations.
-        // SAFETY: the kernel reads `bytes` and the address, both of which live over the call, with their lengths.
+        // SAFETY: the kernel reads `bytes` and the address, if there is one; both live over the call, and have these lengths.
         let outcome = unsafe { libc::syscall(libc::SYS_sendto, self.fd(), data, bytes.len(), libc::MSG_DONTWAIT, name, to.len) };
         if outcome >= 0 { Ok(()) } else { Err(errno()) }
     }
@@ -143,6 +197,11 @@ impl AsRawFd for Socket {
     fn as_raw_fd(&self) -> RawFd {
         self.fd()
     }
+}
+
+/// Says what was being done when the system refused.
+fn system(action: &'static str) -> impl Fn(io::Error) -> PortError {
+    move |source| PortError::System { action, source }
 }
 
 /// The calling thread's last error number.

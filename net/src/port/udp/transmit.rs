@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use super::hot::Sockets;
 use super::sockaddr::SocketAddress;
 use super::socket::Socket;
 use crate::port::{Address, Datagram, PortCounters, PortError};
@@ -54,6 +55,8 @@ enum After {
     Again,
     /// The device is full.
     Stop,
+    /// The hot socket can't send it: again by the main one, which can if the error is of the connection.
+    WithoutHot,
 }
 
 impl Sender {
@@ -73,14 +76,17 @@ impl Sender {
     #[inline]
     pub(super) fn transmit(
         &mut self,
-        socket: &Socket,
+        sockets: &mut Sockets,
         counters: &mut PortCounters,
         burst: &mut VecDeque<Datagram>,
     ) -> Result<usize, PortError> {
         let mut sent = 0;
         let mut retries = 0;
         while let Some(first) = burst.front() {
-            let to = match SocketAddress::encode(first.peer, self.v6) {
+            let hot = sockets.hot_peer();
+            let by_hot = hot == Some(first.peer);
+            let to = if by_hot { Some(SocketAddress::CONNECTED) } else { SocketAddress::encode(first.peer, self.v6) };
+            let to = match to {
                 Some(to) if first.frame.len() <= self.mtu => to,
                 _ => {
                     counters.send_failed += 1;
@@ -88,13 +94,15 @@ impl Sender {
                     continue;
                 }
             };
+            let socket = sockets.to_send(by_hot);
             let (outcome, tried) = if burst.len() == 1 {
                 (socket.send_to(&first.frame, &to).map(|()| 1), 1)
             } else {
-                self.send_groups(socket, to, burst)
+                self.send_groups(socket, to, burst, hot)
             };
             match outcome {
                 Ok(count) => {
+                    sockets.sent(by_hot, burst.iter().take(count));
                     if count == burst.len() {
                         burst.clear();
                     } else {
@@ -103,9 +111,10 @@ impl Sender {
                     sent += count;
                     retries = 0;
                 }
-                Err(errno) => match self.failed(errno, tried, burst, counters, &mut retries)? {
+                Err(errno) => match self.failed(errno, tried, by_hot, burst, counters, &mut retries)? {
                     After::Again => {}
                     After::Stop => break,
+                    After::WithoutHot => sockets.retire(),
                 },
             }
         }
@@ -113,15 +122,17 @@ impl Sender {
         Ok(sent)
     }
 
-    /// Sends what of the burst's front fits into one call. Gives how many datagrams went, or the error; and how many datagrams
+    /// Sends what of the burst's front fits into one call and goes through the same socket as `first`, the address of the first: that
+    /// to `hot` goes through the hot one. Gives how many datagrams went, or the error; and how many datagrams
     /// the first message was made of.
     fn send_groups(
         &mut self,
         socket: &Socket,
         first: SocketAddress,
         burst: &VecDeque<Datagram>,
+        hot: Option<Address>,
     ) -> (Result<usize, libc::c_int>, usize) {
-        self.group(first, burst);
+        self.group(first, burst, hot);
         let tried = self.groups.first().map_or(0, |group| group.count);
         if let ([group], Some(datagram)) = (&self.groups[..], burst.front())
             && group.count == 1
@@ -142,9 +153,10 @@ impl Sender {
     }
 
     /// Parts the burst's front into groups.
-    fn group(&mut self, first: SocketAddress, burst: &VecDeque<Datagram>) {
+    fn group(&mut self, first: SocketAddress, burst: &VecDeque<Datagram>, hot: Option<Address>) {
         self.groups.clear();
         self.pieces.clear();
+        let by_hot = first.len == 0;
         let mut peer: Option<Address> = None;
         let mut bytes = 0;
         // Whether the last group may grow: not once a shorter datagram has ended it.
@@ -160,10 +172,10 @@ impl Sender {
                 bytes += len;
                 open = len == group.segment;
             } else {
-                if self.groups.len() == BATCH || len > self.mtu {
+                if self.groups.len() == BATCH || len > self.mtu || (hot == Some(datagram.peer)) != by_hot {
                     break;
                 }
-                let to = if self.groups.is_empty() { Some(first) } else { SocketAddress::encode(datagram.peer, self.v6) };
+                let to = if by_hot || self.groups.is_empty() { Some(first) } else { SocketAddress::encode(datagram.peer, self.v6) };
                 let Some(to) = to else { break };
                 self.groups.push(Group { count: 1, segment: len, to, control: Control([0; 24]) });
                 peer = Some(datagram.peer);
@@ -181,6 +193,7 @@ impl Sender {
         &mut self,
         errno: libc::c_int,
         tried: usize,
+        by_hot: bool,
         burst: &mut VecDeque<Datagram>,
         counters: &mut PortCounters,
         retries: &mut usize,
@@ -201,7 +214,8 @@ impl Sender {
                 *retries += 1;
                 return Ok(After::Again);
             }
-            libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP if tried > 1 => {
+            // Of a hot socket it may be the connection's: the main one will tell.
+            libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP if tried > 1 && !by_hot => {
                 counters.segmentation_fallbacks += 1;
                 let segment = burst.front().map_or(0, |first| first.frame.len());
                 self.limit_segments(errno, segment);
@@ -209,10 +223,13 @@ impl Sender {
             }
             _ => {}
         }
+        *retries = 0;
+        if by_hot {
+            return Ok(After::WithoutHot);
+        }
         // No route, a firewall's refusal, too long for the path: these datagrams can't be sent.
         counters.send_failed += tried as u64;
         burst.drain(..tried);
-        *retries = 0;
         Ok(After::Again)
     }
 
@@ -236,7 +253,7 @@ impl Group {
         // SAFETY: a plain C struct of integers and pointers, for which zero is a value.
         let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
         let header = &mut message.msg_hdr;
-        header.msg_name = (&raw mut self.to.raw).cast();
+        header.msg_name = self.to.pointer().cast_mut();
         header.msg_namelen = self.to.len;
         header.msg_iov = pieces.as_ptr().cast_mut();
         header.msg_iovlen = pieces.len() as _;
