@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use tautline_rpc::{CallOptions, Class, Local, Node, Peer};
+use tautline_rpc::{CallOptions, Class, Local, Node, Peer, Wait};
 use tautline_tied::{Choice, Delay, Mode, Percentile, Policy, Replicas, Stagger, TiedOptions};
 
 use crate::files::Index;
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Read) -> Result<(), Failure> {
         let started = Sorts::start(&args.dir, args.sort.into(), SORT_INPUT);
         sorts = Some(started.map_err(|error| format!("starting the sorts in {} failed: {error}", args.dir.display()))?);
     }
-    let mut node = Node::builder("udp://0.0.0.0:0").build()?;
+    let mut node = Node::builder("udp://0.0.0.0:0").wait(Wait::Park).build()?;
     let local = node.local();
     let replicas = Replicas::builder()
         .replicas(args.replicas.iter().map(|replica| replica.address))

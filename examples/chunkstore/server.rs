@@ -3,11 +3,12 @@
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tautline_rpc::{Code, Method, Node, Reply, Request, Service, Status};
+use tautline_rpc::{Code, Method, Node, NodeConfig, Reply, Request, Service, Status, Wait};
 use tautline_tied::{TieServer, TieServerConfig};
 
 use crate::files::{Access, Chunks, replica_path};
@@ -39,7 +40,10 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         return Err(format!("--replica {} is not among the {given} --replicas, which count from 0", args.replica).into());
     };
     let chunks = Arc::new(Chunks::open(&args.dir, args.replica)?);
-    let mut node = Node::builder(url.to_string()).workers(args.workers.into()).build()?;
+    // A read takes many times as long as a wake-up, and replicas and client may share a few cores: who looks for work there is in the
+    // way of who has some.
+    let config = NodeConfig { worker_spin: Duration::ZERO, ..NodeConfig::default() };
+    let mut node = Node::builder(url.to_string()).wait(Wait::Park).config(config).workers(args.workers.into()).build()?;
     let allowed = args.replicas.iter().map(|replica| replica.address).collect();
     let ties = TieServer::install(&mut node, TieServerConfig { allowed, ..TieServerConfig::default() })?;
 
