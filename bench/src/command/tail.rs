@@ -16,7 +16,7 @@ use tautline_bench::report::{Report, Row};
 use tautline_bench::samples::Samples;
 use tautline_bench::workload::{Arrivals, Interference};
 use tautline_rpc::{
-    Address, CallOptions, Class, Clock, CreditConfig, Handle, Local, Method, Node, NodeConfig, Peer, Reply, Service, Time,
+    Address, CallOptions, Class, Clock, CreditConfig, Handle, Local, Method, Node, NodeConfig, Peer, Reply, Service, Time, Wait,
 };
 use tautline_tied::{Budget, Choice, Policy, Replicas, Settings, TieServer, TieServerConfig, TiedOptions};
 
@@ -45,6 +45,7 @@ pub(crate) fn run(args: &Tail) -> Result<Report, BenchError> {
     let awake = KeepAwake::start(cores);
     let servers = Servers::start(service)?;
     let mut node = Node::builder("udp://127.0.0.1:0")
+        .wait(Wait::Park)
         .config(node_config())
         .clock(clock.clone())
         .build()
@@ -331,7 +332,7 @@ impl Drop for Servers {
 }
 
 fn serving_node(service: Duration, executed: Arc<AtomicU64>) -> Result<Node, BenchError> {
-    let builder = Node::builder("udp://127.0.0.1:0").workers(1).config(node_config());
+    let builder = Node::builder("udp://127.0.0.1:0").wait(Wait::Park).workers(1).config(node_config());
     let mut node = builder.build().map_err(BenchError::product("building a server"))?;
     let work = Service::workers(move |_| {
         executed.fetch_add(1, Ordering::Relaxed);
@@ -352,6 +353,8 @@ fn node_config() -> NodeConfig {
     NodeConfig {
         // A stalled worker's queue is what is measured here, so overload control must not hide it at the client.
         credit: CreditConfig { target: DEADLINE, ..CreditConfig::default() },
+        // Seven threads share two cores: one that looks again before it blocks is in the way of the next one's wake-up.
+        worker_spin: Duration::ZERO,
         ..NodeConfig::default()
     }
 }
