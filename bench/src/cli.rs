@@ -40,6 +40,8 @@ pub(crate) enum Command {
     Sessions(Sessions),
     /// Instructions a small call, both sides together, counted by valgrind and compared with the stored figure.
     Instructions(Instructions),
+    /// Every command, one after the other, and one HTML page with the figures and plots of all.
+    All(All),
     /// The program that `instructions` runs under valgrind.
     #[command(hide = true)]
     InstructionsLoad(InstructionsLoad),
@@ -180,6 +182,26 @@ pub(crate) struct Sessions {
     /// How many are many.
     #[arg(long, default_value = "20000", value_parser = sessions)]
     pub(crate) sessions: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct All {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// The page.
+    #[arg(long, value_name = "FILE", default_value = "tautline-bench.html")]
+    pub(crate) out: PathBuf,
+    /// Only these commands, like echo,hol.
+    #[arg(long, value_name = "COMMANDS", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+}
+
+impl All {
+    /// Whether a command, named with its options, is to run.
+    pub(crate) fn wants(&self, command: &str) -> bool {
+        let name = command.split(' ').next().unwrap_or(command);
+        self.only.is_empty() || self.only.iter().any(|only| only == name)
+    }
 }
 
 #[derive(Debug, Args)]

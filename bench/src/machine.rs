@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs;
 
 /// The machine, as far as it can say.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Machine {
     /// The processor's name.
     pub cpu: String,

@@ -33,7 +33,7 @@ pub struct Placement {
 }
 
 /// The two modes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Distance {
     /// Siblings of one core, or neighbours on one die.

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::company::Company;
 use crate::machine::Machine;
@@ -16,7 +16,7 @@ const MOST_COMPANY: f64 = 0.2;
 const ABSURD_RATIO: f64 = 50.0;
 
 /// One command's result.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     /// The command, as given.
     pub command: String,
@@ -30,6 +30,8 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// Everything else: rates, counts, sizes.
     pub figures: Vec<Figure>,
+    /// Figures as a function of something, for plots.
+    pub curves: Vec<Curve>,
     /// What one must know to read them.
     pub notes: Vec<String>,
     /// What they must not exceed, or not fall short of.
@@ -37,7 +39,7 @@ pub struct Report {
 }
 
 /// The placement under which all rows were measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct PlacementLine {
     /// Near or far.
     pub distance: Distance,
@@ -52,32 +54,40 @@ pub struct PlacementLine {
 }
 
 /// One series of samples, in microseconds.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// Which.
     pub name: String,
     /// How many samples.
     pub samples: usize,
     /// Mean.
+    #[serde(deserialize_with = "number")]
     pub mean_us: f64,
     /// Median.
+    #[serde(deserialize_with = "number")]
     pub p50_us: f64,
     /// 99 % are not slower.
+    #[serde(deserialize_with = "number")]
     pub p99_us: f64,
     /// 99.9 % are not slower.
+    #[serde(deserialize_with = "number")]
     pub p999_us: f64,
     /// The slowest.
+    #[serde(deserialize_with = "number")]
     pub max_us: f64,
     /// The median as a multiple of the floor's.
     pub ratio: Option<f64>,
+    /// The distribution: shares of the samples, and the time in microseconds that they do not exceed.
+    pub shares: Vec<(f64, f64)>,
 }
 
 /// A number that is not a latency.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figure {
     /// Of what.
     pub name: String,
     /// How much.
+    #[serde(deserialize_with = "number")]
     pub value: f64,
     /// Of which unit.
     pub unit: String,
@@ -85,8 +95,21 @@ pub struct Figure {
     pub ratio: Option<f64>,
 }
 
+/// A figure as a function of something.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Curve {
+    /// Of what.
+    pub name: String,
+    /// What it depends on, with the unit.
+    pub over: String,
+    /// What it is, with the unit.
+    pub what: String,
+    /// The points.
+    pub points: Vec<(f64, f64)>,
+}
+
 /// Which side of a bound is the good one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sense {
     /// The figure must not exceed it.
@@ -96,11 +119,12 @@ pub enum Sense {
 }
 
 /// A figure and what it must not exceed, or must reach.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Bound {
     /// What is bounded.
     pub what: String,
     /// What was measured.
+    #[serde(deserialize_with = "number")]
     pub figure: f64,
     /// The bound.
     pub bound: f64,
@@ -120,6 +144,7 @@ impl Report {
             placement: None,
             rows: Vec::new(),
             figures: Vec::new(),
+            curves: Vec::new(),
             notes: Vec::new(),
             bounds: Vec::new(),
         }
@@ -155,6 +180,11 @@ impl Report {
     /// Adds a figure that is not a latency.
     pub fn figure(&mut self, name: impl Into<String>, value: f64, unit: &str, ratio: Option<f64>) {
         self.figures.push(Figure { name: name.into(), value, unit: unit.to_owned(), ratio });
+    }
+
+    /// Adds a figure as a function of something.
+    pub fn curve(&mut self, name: impl Into<String>, over: &str, what: &str, points: Vec<(f64, f64)>) {
+        self.curves.push(Curve { name: name.into(), over: over.to_owned(), what: what.to_owned(), points });
     }
 
     /// Adds a remark.
@@ -266,6 +296,17 @@ impl Report {
     }
 }
 
+/// The points of a distribution that a report keeps: closer together where tails are.
+const SHARES: [f64; 30] = [
+    0.001, 0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.93, 0.95,
+    0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9999, 1.0,
+];
+
+/// JSON has no word for what is not a number, and writes null.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
 /// Three digits are enough, and a count has no decimals.
 fn decimals(value: f64) -> usize {
     match value.abs() {
@@ -279,6 +320,7 @@ impl Row {
     /// The row of `samples`; a series without samples reads as not a number.
     pub fn of(name: impl Into<String>, samples: &mut Samples) -> Row {
         let mut quantile = |q| samples.quantile(q).map_or(f64::NAN, |nanos| nanos as f64 / 1e3);
+        let shares = SHARES.iter().map(|&share| (share, quantile(share))).filter(|(_, time)| time.is_finite()).collect();
         let (p50_us, p99_us, p999_us, max_us) = (quantile(0.5), quantile(0.99), quantile(0.999), quantile(1.0));
         Row {
             name: name.into(),
@@ -289,6 +331,7 @@ impl Row {
             p999_us,
             max_us,
             ratio: None,
+            shares,
         }
     }
 
@@ -354,6 +397,11 @@ mod tests {
         assert_eq!(json["rows"][1]["p50_us"], 5.0);
         assert_eq!(json["bounds"][0]["met"], false);
         assert!(json["machine"]["cpu"].is_string());
+        let mut empty = report();
+        empty.row(Row::of("none", &mut Samples::default()));
+        let back: Report = serde_json::from_str(&empty.json()).unwrap();
+        assert!(back.rows[2].p50_us.is_nan());
+        assert_eq!(back.text(true), empty.text(true));
     }
 
     #[test]

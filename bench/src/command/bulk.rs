@@ -76,14 +76,19 @@ pub(crate) fn run(args: &Bulk) -> Result<Report, BenchError> {
     report.placed(&kept, cores);
     let floor = median(kept.rounds.iter().map(|(floor, _)| floor.per_second()));
     report.figure(format!("raw UDP stream (GSO, GRO), {DATAGRAM}-byte datagrams"), floor / 1e9, "GB/s", None);
+    let mut points = Vec::new();
     for (n, &size) in sizes.iter().enumerate() {
         let rate = median(kept.rounds.iter().map(|(_, rates)| rates[n].per_second()));
         let window = (OUTSTANDING / size).clamp(1, MOST_MESSAGES);
         report.figure(format!("{} KiB messages, {window} outstanding", size >> 10), rate / 1e9, "GB/s", Some(rate / floor));
+        points.push((size as f64, rate / 1e9));
         if size == 1 << 20 && args.port == PortKind::Udp {
             report.at_least("1 MiB messages / raw UDP stream", rate / floor, BOUND);
         }
     }
+    let across = sizes.iter().map(|size| (*size as f64, floor / 1e9)).collect();
+    report.curve("raw UDP stream", "message (bytes)", "GB/s", across);
+    report.curve(format!("messages over {}", args.port.name()), "message (bytes)", "GB/s", points);
     if args.port == PortKind::Mem {
         report.note("The ratio over mem is to the UDP stream, for comparison; it has no bound.");
     }

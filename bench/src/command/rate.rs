@@ -92,11 +92,13 @@ fn mem(args: &RateArgs, cores: Cores) -> Result<Report, BenchError> {
         format!("{SMALL}-byte calls a second, client and server together on one core, a window outstanding"),
     );
     report.placed(&kept, cores);
+    let mut points = Vec::new();
     for (n, &window) in windows.iter().enumerate() {
         let column = kept.rounds.iter().map(|round| round[n]);
         let (floor, calls) = column.unzip();
         let rates = Rates { window, floor, calls };
         add(&mut report, &rates, "raw ring, there and back");
+        points.push((window as f64, rates.calls() / 1e6));
         if window == args.window {
             report.at_least(format!("calls / raw ring, window {window}"), rates.ratio(), MEM_SHARE);
             match kept.distance {
@@ -109,6 +111,7 @@ fn mem(args: &RateArgs, cores: Cores) -> Result<Report, BenchError> {
             }
         }
     }
+    report.curve("calls over mem, both sides on one core", "calls outstanding", "M calls/s", points);
     report.note_company(&company);
     Ok(report)
 }
