@@ -167,6 +167,14 @@ impl Endpoint {
             return Err(SendError::TooLarge { len: payload.len(), limit: MAX_CONTROL });
         }
         let entry = self.sessions.get_mut(session).ok_or(SendError::UnknownSession)?;
+        if let Some(mut frame) = self.departures.control_frame_for_now(self.port.as_mut()) {
+            if entry.send_control_now(payload, &mut frame, now) {
+                self.departures.push_urgent(frame, entry.peer, self.integrity);
+                set_timer(&mut self.wheel, entry, now, &self.shared);
+                return Ok(());
+            }
+            self.departures.give_back_control(frame);
+        }
         entry.send_control(payload)?;
         self.schedule(session.slot, now);
         Ok(())

@@ -129,6 +129,17 @@ impl Departures {
         self.transmit_frame(port)
     }
 
+    /// A frame for a control packet that may leave at once: no other waits.
+    #[inline]
+    pub(super) fn control_frame_for_now(&mut self, port: &mut dyn Port) -> Option<Frame> {
+        if self.urgent.is_empty() { self.control_frame(port) } else { None }
+    }
+
+    /// Takes back a control packet's frame that was not used.
+    pub(super) fn give_back_control(&mut self, frame: Frame) {
+        self.control_frames.push(frame);
+    }
+
     /// Takes back a frame that was not used.
     pub(super) fn give_back(&mut self, frame: Frame) {
         self.transmit_frames.push(frame);
@@ -141,6 +152,15 @@ impl Departures {
             Header::seal(frame.data_mut());
         }
         self.burst.push_back(Datagram { frame, peer });
+    }
+
+    /// Queues a finished packet ahead of all others.
+    #[inline]
+    pub(super) fn push_urgent(&mut self, mut frame: Frame, peer: Address, integrity: bool) {
+        if !integrity {
+            Header::seal(frame.data_mut());
+        }
+        self.burst.push_front(Datagram { frame, peer });
     }
 
     /// Hands what is queued to the port. `false`: it did not take all.

@@ -111,18 +111,22 @@ impl Outgoing {
         if self.ready != 0 || self.waiting_count != 0 || total > self.fragment {
             return None;
         }
-        let number = self.data.allocate()?;
-        let slot = self.data.get_mut(number);
-        slot.begin(message.class.index() as u8, message.token, self.next_order, message.head, &message.body);
-        slot.unsent = false;
-        slot.transmitted = true;
-        write_header(slot, number, 0, packet);
-        packet[DATA_OVERHEAD..DATA_OVERHEAD + total].copy_from_slice(&slot.head);
-        let part = Part { slot: number, sequence: slot.sequence, fragment: 0 };
-        let id = MessageId(self.next_order);
+        let (class, order) = (message.class.index() as u8, self.next_order);
+        let part = emit_now(&mut self.data, class, message.token, order, [message.head, &message.body], packet)?;
         self.next_order += 1;
         self.bytes += total;
-        Some((id, DATA_OVERHEAD + total, part))
+        Some((MessageId(order), DATA_OVERHEAD + total, part))
+    }
+
+    /// The same for a control message: its length, and what it carries.
+    #[inline]
+    pub(crate) fn push_control_and_emit(&mut self, payload: &[u8], packet: &mut [u8]) -> Option<(usize, Part)> {
+        if self.has_urgent() || payload.len() > self.fragment {
+            return None;
+        }
+        let part = emit_now(&mut self.control, Fragment::CONTROL, 0, self.next_order, [payload, &[]], packet)?;
+        self.next_order += 1;
+        Some((DATA_OVERHEAD + payload.len(), part))
     }
 
     /// Accepts a message. `open`: the session is established; before that, all wait.
@@ -175,6 +179,7 @@ impl Outgoing {
     }
 
     /// Whether a control message waits to be sent.
+    #[inline]
     pub(crate) fn has_urgent(&self) -> bool {
         !self.urgent.is_empty()
     }
@@ -427,6 +432,19 @@ impl Outgoing {
 /// How many of the slots that a peer offers have a number beside the control slots.
 fn usable(peer_slots: u16) -> u16 {
     peer_slots.clamp(1, u16::MAX - CONTROL_SLOTS)
+}
+
+/// Takes a slot for a message of one packet, the two pieces of `bytes` after each other, and writes that packet. `None`: no slot.
+#[inline]
+fn emit_now(slots: &mut Slots, class: u8, token: u64, order: u64, bytes: [&[u8]; 2], packet: &mut [u8]) -> Option<Part> {
+    let number = slots.allocate()?;
+    let slot = slots.get_mut(number);
+    slot.begin(class, token, order, bytes[0], bytes[1]);
+    slot.unsent = false;
+    slot.transmitted = true;
+    write_header(slot, number, 0, packet);
+    packet[DATA_OVERHEAD..DATA_OVERHEAD + slot.head.len()].copy_from_slice(&slot.head);
+    Some(Part { slot: number, sequence: slot.sequence, fragment: 0 })
 }
 
 /// Writes a fragment's header behind the packet's.

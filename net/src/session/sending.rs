@@ -63,6 +63,20 @@ impl Session {
         Some(id)
     }
 
+    /// Accepts a control message and builds its packet at once, where nothing stands before it; else `false`, and nothing was done.
+    #[inline]
+    pub(crate) fn send_control_now(&mut self, payload: &[u8], frame: &mut Frame, now: Time) -> bool {
+        if self.state != State::Established || !self.items.is_empty() {
+            return false;
+        }
+        let buffer = frame.buffer_mut();
+        let Some((len, part)) = self.outgoing.push_control_and_emit(payload, buffer) else { return false };
+        let number = self.emit_header(now, Kind::Data, buffer);
+        self.recovery.sent(number, now, 0, part);
+        frame.set_range(0, len);
+        true
+    }
+
     /// Accepts a control message for sending.
     pub(crate) fn send_control(&mut self, payload: &[u8]) -> Result<(), SendError> {
         match self.state {
