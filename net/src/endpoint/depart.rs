@@ -41,6 +41,8 @@ pub(super) struct Departures {
     /// Those whose acknowledgement leaves alone unless something else does before.
     due: Vec<u32>,
     burst: VecDeque<Datagram>,
+    /// How many of its first packets were put ahead of the rest.
+    ahead: usize,
     transmit_frames: Vec<Frame>,
     control_frames: Vec<Frame>,
     /// The port, or its frames, ran out in the last flush.
@@ -56,6 +58,7 @@ impl Departures {
             owing: VecDeque::new(),
             due: Vec::new(),
             burst: VecDeque::with_capacity(2 * BURST),
+            ahead: 0,
             transmit_frames: Vec::with_capacity(BORROW),
             control_frames: Vec::with_capacity(BORROW),
             blocked: false,
@@ -154,13 +157,14 @@ impl Departures {
         self.burst.push_back(Datagram { frame, peer });
     }
 
-    /// Queues a finished packet ahead of all others.
+    /// Queues a finished packet ahead of all others but those that were queued so before.
     #[inline]
     pub(super) fn push_urgent(&mut self, mut frame: Frame, peer: Address, integrity: bool) {
         if !integrity {
             Header::seal(frame.data_mut());
         }
-        self.burst.push_front(Datagram { frame, peer });
+        self.burst.insert(self.ahead, Datagram { frame, peer });
+        self.ahead += 1;
     }
 
     /// Hands what is queued to the port. `false`: it did not take all.
@@ -168,7 +172,10 @@ impl Departures {
     pub(super) fn transmit(&mut self, port: &mut dyn Port, counters: &mut EndpointCounters) -> bool {
         if !self.burst.is_empty() {
             match port.transmit(&mut self.burst) {
-                Ok(sent) => counters.packets_sent += sent as u64,
+                Ok(sent) => {
+                    counters.packets_sent += sent as u64;
+                    self.ahead = self.ahead.saturating_sub(sent);
+                }
                 Err(error) => {
                     if counters.port_errors == 0 {
                         tracing::warn!(%error, "the port failed to send");
@@ -180,6 +187,7 @@ impl Departures {
             }
         }
         self.blocked = !self.burst.is_empty();
+        self.ahead = self.ahead.min(self.burst.len());
         !self.blocked
     }
 }
