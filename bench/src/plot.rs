@@ -38,7 +38,7 @@ pub fn distributions(rows: &[Row]) -> Result<Option<String>, BenchError> {
             let line = chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
             line.label(row.name.clone()).legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
         }
-        legend(&mut chart)
+        legend(&mut chart, SeriesLabelPosition::LowerRight)
     })
     .map(Some)
 }
@@ -47,7 +47,8 @@ pub fn distributions(rows: &[Row]) -> Result<Option<String>, BenchError> {
 pub fn tails(rows: &[Row]) -> Result<Option<String>, BenchError> {
     let rows: Vec<&Row> = rows.iter().filter(|row| row.samples > 0).collect();
     let Some(range) = range(rows.iter().flat_map(|row| [row.p50_us, row.p999_us])) else { return Ok(None) };
-    let floor = range.start;
+    // Room above the bars for the legend.
+    let (floor, range) = (range.start, range.start..range.end * 4.0);
     drawn(|area| {
         let mut chart = ChartBuilder::on(area)
             .margin(10)
@@ -77,7 +78,7 @@ pub fn tails(rows: &[Row]) -> Result<Option<String>, BenchError> {
             let bars = chart.draw_series(bars)?;
             bars.label(label).legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
         }
-        legend(&mut chart)
+        legend(&mut chart, SeriesLabelPosition::UpperLeft)
     })
     .map(Some)
 }
@@ -86,7 +87,7 @@ pub fn tails(rows: &[Row]) -> Result<Option<String>, BenchError> {
 pub fn curves(curves: &[Curve]) -> Result<Option<String>, BenchError> {
     let points = || curves.iter().flat_map(|curve| &curve.points);
     let (Some(over), Some(first)) = (range(points().map(|point| point.0)), curves.first()) else { return Ok(None) };
-    let top = points().map(|point| point.1).fold(0.0, f64::max) * 1.1;
+    let top = points().map(|point| point.1).fold(0.0, f64::max) * 1.35;
     if top.partial_cmp(&0.0) != Some(std::cmp::Ordering::Greater) {
         return Ok(None);
     }
@@ -102,7 +103,7 @@ pub fn curves(curves: &[Curve]) -> Result<Option<String>, BenchError> {
             line.label(curve.name.clone()).legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
             chart.draw_series(curve.points.iter().map(|point| Circle::new(*point, 3, colour.filled())))?;
         }
-        legend(&mut chart)
+        legend(&mut chart, SeriesLabelPosition::UpperLeft)
     })
     .map(Some)
 }
@@ -121,7 +122,10 @@ fn drawn(
     Ok(svg)
 }
 
-fn legend<'a, DB, X, Y>(chart: &mut ChartContext<'a, DB, Cartesian2d<X, Y>>) -> Result<(), DrawingAreaErrorKind<DB::ErrorType>>
+fn legend<'a, DB, X, Y>(
+    chart: &mut ChartContext<'a, DB, Cartesian2d<X, Y>>,
+    position: SeriesLabelPosition,
+) -> Result<(), DrawingAreaErrorKind<DB::ErrorType>>
 where
     DB: DrawingBackend + 'a,
     X: Ranged<ValueType = f64> + ValueFormatter<f64>,
@@ -129,7 +133,7 @@ where
 {
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
+        .position(position)
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK.mix(0.3))
         .label_font(FONT)
