@@ -33,6 +33,7 @@ impl Payload {
     }
 
     /// Cuts `count` bytes (at most all) off the front, without moving the rest.
+    #[inline]
     pub fn trim_front(&mut self, count: usize) {
         match &mut self.0 {
             Repr::Frame(frame) => frame.trim_front(count.min(frame.len())),

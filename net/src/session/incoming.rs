@@ -316,7 +316,16 @@ impl Incoming {
         }
     }
 
+    /// Forgets what is there of the message in a slot.
+    #[inline]
     fn discard(&mut self, at: usize, budget: &mut Budget) {
+        if !matches!(self.slots[at].state, State::Done) {
+            self.discard_part(at, budget);
+        }
+    }
+
+    #[cold]
+    fn discard_part(&mut self, at: usize, budget: &mut Budget) {
         match std::mem::take(&mut self.slots[at].state) {
             State::Done | State::Deferred { .. } => {}
             State::Partial(assembly) => {

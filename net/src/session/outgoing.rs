@@ -383,6 +383,7 @@ impl Outgoing {
         true
     }
 
+    #[inline]
     fn release(&mut self, number: u16, unscheduled: u32) {
         if number < CONTROL_SLOTS {
             self.control.release(number);

@@ -93,7 +93,9 @@ impl Slots {
     pub(super) fn release(&mut self, number: u16) {
         let slot = self.get_mut(number);
         slot.active = false;
-        slot.long = None;
+        if slot.long.is_some() {
+            slot.long = None;
+        }
         if slot.head.capacity() > KEEP_BUFFER {
             slot.head = Vec::new();
         }
