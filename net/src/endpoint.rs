@@ -96,6 +96,8 @@ impl Endpoint {
                 held: 0,
                 granting: Vec::new(),
                 grants_due: false,
+                small_excess: 0,
+                mixed_until: Time::ZERO,
                 copy_out: false,
                 config,
             },
@@ -145,7 +147,7 @@ impl Endpoint {
         }
         let entry = self.sessions.get_mut(session).ok_or(SendError::UnknownSession)?;
         let message = Message { class, head, body, token };
-        if let Some(mut frame) = self.departures.frame_for_now(self.port.as_mut(), &mut self.shared.counters) {
+        if let Some(mut frame) = self.departures.frame_for_now(class, self.port.as_mut(), &mut self.shared.counters) {
             if let Some(id) = entry.send_now(&message, &mut frame, now, &mut self.shared) {
                 self.shared.counters.messages_sent += 1;
                 self.departures.push(frame, entry.peer, self.integrity);
@@ -154,7 +156,7 @@ impl Endpoint {
             }
             self.departures.give_back(frame);
         }
-        let id = entry.send(message, &mut self.shared)?;
+        let id = entry.send(message, now, &mut self.shared)?;
         self.shared.counters.messages_sent += 1;
         self.schedule(session.slot, now);
         Ok(id)
@@ -249,7 +251,7 @@ impl Endpoint {
     #[inline]
     fn schedule(&mut self, slot: u32, now: Time) {
         let Some(session) = self.sessions.at_mut(slot) else { return };
-        self.departures.enlist(session, now);
+        self.departures.enlist(session, now, self.shared.is_mixed(now));
         set_timer(&mut self.wheel, session, now, &self.shared);
     }
 

@@ -6,6 +6,7 @@
 //! messages; [`handshake`] opens a session and [`token`] keeps that stateless.
 
 mod bits;
+mod buffers;
 mod congestion;
 mod handshake;
 mod incoming;
@@ -44,6 +45,10 @@ const ITEMS_A_PACKET: usize = 16;
 const PROBE_PACKETS: u8 = 2;
 /// No timer but those of a handshake or a suspected loss is set for sooner than this, in nanoseconds.
 pub(crate) const SOONEST: u64 = 50_000;
+/// So many more small messages than long ones are a mixture.
+const MIXTURE: u32 = 8;
+/// How long after a small message others are expected, in nanoseconds.
+const MIXED: u64 = 1_000_000;
 /// A message that stands still for this many peer time-outs, although its sender may go on, ends its session.
 const STALL_FACTOR: u64 = 4;
 /// A packet that stays unacknowledged for this many peer time-outs ends its session.
@@ -71,8 +76,34 @@ pub(crate) struct Shared {
     pub(crate) granting: Vec<(SessionId, u16, u32)>,
     /// Something changed that grants depend on.
     pub(crate) grants_due: bool,
+    /// How many more messages of one packet than long ones were seen of late.
+    pub(crate) small_excess: u32,
+    /// Until when small messages count as being about: what long ones have in flight is kept short meanwhile.
+    pub(crate) mixed_until: Time,
     /// Receive frames run low: payloads are copied out of them.
     pub(crate) copy_out: bool,
+}
+
+impl Shared {
+    /// A message of one packet came or went. Those that only answer long ones do not make a mixture.
+    #[inline]
+    pub(crate) fn saw_small(&mut self, now: Time) {
+        self.small_excess = (self.small_excess + 1).min(2 * MIXTURE);
+        if self.small_excess > MIXTURE {
+            self.mixed_until = now.plus_nanos(MIXED);
+        }
+    }
+
+    /// A longer message came or was accepted.
+    pub(crate) fn saw_long(&mut self) {
+        self.small_excess = self.small_excess.saturating_sub(2);
+    }
+
+    /// Whether small messages are about.
+    #[inline]
+    pub(crate) fn is_mixed(&self, now: Time) -> bool {
+        now < self.mixed_until
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -67,7 +67,7 @@ impl Departures {
 
     /// Puts a session on the lists where it belongs, once on each.
     #[inline]
-    pub(super) fn enlist(&mut self, session: &mut Session, now: Time) {
+    pub(super) fn enlist(&mut self, session: &mut Session, now: Time, mixed: bool) {
         if session.ready & URGENT == 0 && session.has_urgent(now) {
             session.ready |= URGENT;
             self.urgent.push_back(session.id.slot);
@@ -82,7 +82,7 @@ impl Departures {
                 self.due.push(session.id.slot);
             }
         }
-        if let Some(class) = session.data_class()
+        if let Some(class) = session.data_class(mixed)
             && session.ready & DATA << class == 0
         {
             session.ready |= DATA << class;
@@ -123,10 +123,11 @@ impl Departures {
         self.transmit_frames.pop()
     }
 
-    /// A frame for a packet that may leave at once: nothing else waits, and the port takes packets.
+    /// A frame for a packet of this class that may leave at once: nothing more urgent waits, and the port takes packets.
     #[inline]
-    pub(super) fn frame_for_now(&mut self, port: &mut dyn Port, counters: &mut EndpointCounters) -> Option<Frame> {
-        if self.has_listed() || self.burst.len() >= BURST && !self.transmit(port, counters) {
+    pub(super) fn frame_for_now(&mut self, class: Class, port: &mut dyn Port, counters: &mut EndpointCounters) -> Option<Frame> {
+        let more_urgent = self.listed & ((1 << class.index()) - 1) != 0 || !self.urgent.is_empty();
+        if more_urgent || self.burst.len() >= BURST && !self.transmit(port, counters) {
             return None;
         }
         self.transmit_frame(port)
@@ -267,8 +268,9 @@ impl Endpoint {
         let Some(slot) = first else { return true };
         let Some(session) = self.sessions.at_mut(slot) else { return true };
         session.ready &= !(DATA << class);
+        let mixed = self.shared.is_mixed(now);
         for _ in 0..TURN {
-            if session.data_class().is_none_or(|ready| ready > class) {
+            if session.data_class(mixed).is_none_or(|ready| ready > class) {
                 break;
             }
             let Some(mut frame) = self.departures.transmit_frame(self.port.as_mut()) else {
@@ -278,7 +280,7 @@ impl Endpoint {
                 self.departures.blocked = true;
                 return false;
             };
-            if session.emit_data(now, &mut frame) {
+            if session.emit_data(now, &mut frame, mixed) {
                 let peer = session.peer;
                 self.departures.push(frame, peer, self.integrity);
             } else {

@@ -6,18 +6,37 @@ pub(crate) trait Congestion {
     fn window(&self) -> usize;
     /// `bytes` were acknowledged.
     fn acknowledged(&mut self, bytes: usize);
+    /// Bytes of long messages' data that may be in flight while small messages are about.
+    fn beside_small(&self) -> usize;
+    /// While small messages are about: `bytes` were acknowledged, and the latest round trip took so long, of `minimum` at least.
+    fn delayed(&mut self, latest: u64, minimum: u64, bytes: usize, now: u64);
     /// Packets sent at or before `sent` were lost; `now` is when that was noticed.
     fn lost(&mut self, sent: u64, now: u64);
 }
 
+/// What a poll loop adds to a round trip, in nanoseconds.
+const SLACK: u64 = 5_000;
+
+/// A burst that is still worth a system call.
+fn least_beside_small(packet: usize) -> usize {
+    (24 << 10).max(4 * packet)
+}
+
 /// A fixed window, for paths whose delay says nothing (loopback, rings, simulated and software devices). It yields to loss only: halved at
 /// most once a round trip, and grown back by a packet each window.
+///
+/// While small messages share the path, each would wait behind whatever long ones have in flight. Then these have a window of their own that
+/// aims at a queue no longer than the path itself (as delay-based controllers do: TIMELY, SIGCOMM 2015; Swift, SIGCOMM 2020): it
+/// shrinks while round trips take more than twice the shortest, and grows while they do not.
 #[derive(Debug)]
 pub(crate) struct Window {
     limit: usize,
     window: usize,
     packet: usize,
     acknowledged: usize,
+    beside_small: usize,
+    /// When `beside_small` shrank last.
+    shrunk: u64,
     /// Losses of packets sent before this belong to a loss that was reacted to.
     recovery_start: u64,
 }
@@ -25,7 +44,9 @@ pub(crate) struct Window {
 impl Window {
     /// A window of `limit` bytes, for packets of up to `packet` bytes.
     pub(crate) fn new(limit: usize, packet: usize) -> Window {
-        Window { limit: limit.max(4 * packet), window: limit.max(4 * packet), packet, acknowledged: 0, recovery_start: 0 }
+        let limit = limit.max(4 * packet);
+        let beside_small = least_beside_small(packet).min(limit);
+        Window { limit, window: limit, packet, acknowledged: 0, beside_small, shrunk: 0, recovery_start: 0 }
     }
 }
 
@@ -43,6 +64,20 @@ impl Congestion for Window {
                 self.acknowledged = 0;
                 self.window = (self.window + 4 * self.packet).min(self.limit);
             }
+        }
+    }
+
+    #[inline]
+    fn beside_small(&self) -> usize {
+        self.beside_small
+    }
+
+    fn delayed(&mut self, latest: u64, minimum: u64, bytes: usize, now: u64) {
+        if latest <= 2 * minimum + SLACK {
+            self.beside_small = (self.beside_small + bytes / 8).min(self.limit);
+        } else if now >= self.shrunk + latest {
+            self.shrunk = now;
+            self.beside_small = (self.beside_small - self.beside_small / 4).max(least_beside_small(self.packet)).min(self.limit);
         }
     }
 

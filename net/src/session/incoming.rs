@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::bits::Bits;
+use super::buffers::{Buffer, Buffers};
 use crate::class::Class;
 use crate::clock::Time;
 use crate::endpoint::CONTROL_SLOTS;
@@ -43,7 +44,7 @@ enum State {
 }
 
 struct Assembly {
-    buffer: Vec<u8>,
+    buffer: Buffer,
     have: Bits,
     received: u32,
     class: Class,
@@ -81,11 +82,12 @@ pub(crate) struct Budget {
     pub(crate) limit: usize,
     /// Messages that wait for others to give memory back; new ones wait behind them.
     pub(crate) waiting: usize,
+    buffers: Buffers,
 }
 
 impl Budget {
     pub(crate) fn new(limit: usize) -> Budget {
-        Budget { used: 0, limit, waiting: 0 }
+        Budget { used: 0, limit, waiting: 0, buffers: Buffers::new() }
     }
 }
 
@@ -210,16 +212,15 @@ impl Incoming {
         if !assembly.have.insert((offset / self.fragment) as u32) {
             return Ok(Arrival::Duplicate);
         }
-        assembly.buffer[offset..offset + payload.len()].copy_from_slice(payload);
+        assembly.buffer.write(offset, payload);
         assembly.received += payload.len() as u32;
         assembly.progress = now;
         if assembly.received as usize == total {
-            let message = Bytes::from(std::mem::take(&mut assembly.buffer));
-            slot.state = State::Done;
+            let State::Partial(assembly) = std::mem::take(&mut slot.state) else { unreachable!("matched above") };
             budget.used -= total;
             self.held -= total;
             self.partial -= 1;
-            return Ok(Arrival::Complete(class, message));
+            return Ok(Arrival::Complete(class, assembly.buffer.into_bytes()));
         }
         Ok(Arrival::Partial { new: new && (assembly.granted as usize) < total })
     }
@@ -230,7 +231,7 @@ impl Incoming {
         self.partial += 1;
         let mut have = Bits::default();
         have.reset(total.div_ceil(self.fragment) as u32);
-        let assembly = Assembly { buffer: vec![0; total], have, received: 0, class, granted, progress: now };
+        let assembly = Assembly { buffer: budget.buffers.take(total), have, received: 0, class, granted, progress: now };
         self.slots[at].state = State::Partial(Box::new(assembly));
     }
 

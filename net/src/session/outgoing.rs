@@ -108,10 +108,12 @@ impl Outgoing {
     #[inline]
     pub(crate) fn push_and_emit(&mut self, message: &Message<'_>, packet: &mut [u8]) -> Option<(MessageId, usize, Part)> {
         let total = message.len();
-        if self.ready != 0 || self.waiting_count != 0 || total > self.fragment {
+        let (class, order) = (message.class.index() as u8, self.next_order);
+        // A longer message of the same class has more left to send, so it does not stand before this one.
+        let stands_before = self.ready & ((1 << class) - 1) != 0 || !self.small[usize::from(class)].is_empty();
+        if stands_before || self.waiting_count != 0 || total > self.fragment {
             return None;
         }
-        let (class, order) = (message.class.index() as u8, self.next_order);
         let part = emit_now(&mut self.data, class, message.token, order, [message.head, &message.body], packet)?;
         self.next_order += 1;
         self.bytes += total;
@@ -190,6 +192,17 @@ impl Outgoing {
         if self.ready == 0 { None } else { Some(self.ready.trailing_zeros() as usize) }
     }
 
+    /// The most urgent class with a message of one packet to send.
+    pub(crate) fn most_urgent_small(&self) -> Option<usize> {
+        self.small.iter().position(|list| !list.is_empty())
+    }
+
+    /// Bytes of payload that a packet holds.
+    #[inline]
+    pub(crate) fn fragment(&self) -> usize {
+        self.fragment
+    }
+
     /// Bytes of the messages held.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
@@ -217,11 +230,12 @@ impl Outgoing {
         None
     }
 
-    /// Writes the next data packet after the header's place in `packet`: its length, and what it carries.
+    /// Writes the next data packet after the header's place in `packet`: its length, and what it carries. `only_small`: not of a message
+    /// of several packets.
     #[inline]
-    pub(crate) fn emit_data(&mut self, packet: &mut [u8]) -> Option<(usize, Part)> {
+    pub(crate) fn emit_data(&mut self, only_small: bool, packet: &mut [u8]) -> Option<(usize, Part)> {
         loop {
-            let (class, ticket) = self.pick()?;
+            let (class, ticket) = if only_small { self.pick_small()? } else { self.pick()? };
             let sent = self.emit(ticket, packet);
             if self.small[class].is_empty() && self.large[class].is_empty() {
                 self.ready &= !(1 << class);
@@ -250,6 +264,11 @@ impl Outgoing {
             self.large[class].iter().enumerate().min_by_key(|(_, ticket)| data.get(ticket.slot).remaining(self.fragment));
         let (at, _) = shortest?;
         Some((class, self.large[class].swap_remove(at)))
+    }
+
+    fn pick_small(&mut self) -> Option<(usize, Ticket)> {
+        let class = self.most_urgent_small()?;
+        Some((class, self.small[class].pop_front()?))
     }
 
     fn pick_oldest(&mut self) -> Option<(usize, Ticket)> {
@@ -482,7 +501,7 @@ mod tests {
             }
             let index = Class::Normal.index();
             assert!(outgoing.small[index].len() + outgoing.large[index].len() < 100, "{bytes} bytes");
-            let (_, part) = outgoing.emit_data(&mut [0; 200]).expect("one message is left");
+            let (_, part) = outgoing.emit_data(false, &mut [0; 200]).expect("one message is left");
             assert_eq!(part.sequence, 1);
             assert!(outgoing.abandon(kept, 1000).is_some() == (bytes > 100));
             assert_eq!(outgoing.bytes(), 0);

@@ -67,6 +67,7 @@ impl Session {
                     Arrival::Single(class) => {
                         let payload = body(frame, shared.copy_out);
                         shared.counters.messages_received += 1;
+                        shared.saw_small(now);
                         shared.events.push_back(Event::Message { session: self.id, class, payload });
                     }
                     Arrival::Control => {
@@ -74,6 +75,7 @@ impl Session {
                         shared.events.push_back(Event::Control { session: self.id, payload });
                     }
                     Arrival::Complete(class, bytes) => {
+                        shared.saw_long();
                         shared.counters.messages_received += 1;
                         shared.grants_due = true;
                         shared.events.push_back(Event::Message { session: self.id, class, payload: Payload::from(bytes) });
@@ -121,6 +123,10 @@ impl Session {
     pub(super) fn react(&mut self, now: Time, progress: Progress, shared: &mut Shared) {
         if progress.bytes > 0 {
             self.window.acknowledged(progress.bytes);
+            if shared.is_mixed(now) {
+                let (latest, minimum) = self.recovery.rtt.latest();
+                self.window.delayed(latest, minimum, progress.bytes, now.as_nanos());
+            }
             self.account(shared);
         }
         if let Some(sent) = progress.lost_sent {

@@ -36,6 +36,12 @@ impl Rtt {
         self.smoothed = self.smoothed - self.smoothed / 8 + sample / 8;
     }
 
+    /// The latest measurement, and the smallest.
+    #[inline]
+    pub(crate) fn latest(&self) -> (u64, u64) {
+        (self.latest, self.minimum)
+    }
+
     /// How long an unanswered packet waits before a probe.
     #[inline]
     pub(crate) fn probe_timeout(&self, peer_ack_delay: u64) -> u64 {

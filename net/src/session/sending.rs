@@ -14,7 +14,7 @@ use crate::wire::{CloseCode, Header, Item, Kind};
 
 impl Session {
     /// Accepts a message for sending.
-    pub(crate) fn send(&mut self, message: Message<'_>, shared: &mut Shared) -> Result<MessageId, SendError> {
+    pub(crate) fn send(&mut self, message: Message<'_>, now: Time, shared: &mut Shared) -> Result<MessageId, SendError> {
         let open = match self.state {
             State::Opening => false,
             State::Established => true,
@@ -26,6 +26,11 @@ impl Session {
         }
         if shared.held > 0 && shared.held + len > shared.config.send_bytes_total {
             return Err(SendError::Full);
+        }
+        if len <= self.outgoing.fragment() {
+            shared.saw_small(now);
+        } else {
+            shared.saw_long();
         }
         let id = self.outgoing.push(message, self.limits.unscheduled, open, &shared.config)?;
         self.account(shared);
@@ -60,6 +65,7 @@ impl Session {
         self.recovery.sent(number, now, len, part);
         frame.set_range(0, len);
         self.account(shared);
+        shared.saw_small(now);
         Some(id)
     }
 
@@ -114,14 +120,20 @@ impl Session {
         self.received.due() <= now
     }
 
-    /// The class index of the data that may leave now.
+    /// The class index of the data that may leave now. `mixed`: small messages are about.
     #[inline]
-    pub(crate) fn data_class(&self) -> Option<usize> {
+    pub(crate) fn data_class(&self, mixed: bool) -> Option<usize> {
         let closed = matches!(self.state, State::Opening | State::Closed);
         if closed || self.recovery.in_flight() >= self.window.window() && self.probe_packets == 0 {
             return None;
         }
-        self.outgoing.most_urgent()
+        if self.only_small(mixed) { self.outgoing.most_urgent_small() } else { self.outgoing.most_urgent() }
+    }
+
+    /// Whether long messages must wait for what is in flight, because small ones would have to wait behind it.
+    #[inline]
+    fn only_small(&self, mixed: bool) -> bool {
+        mixed && self.recovery.in_flight() >= self.window.beside_small() && self.probe_packets == 0
     }
 
     /// Builds the next urgent packet: handshake, control items, or a control message.
@@ -156,9 +168,10 @@ impl Session {
 
     /// Builds the next data packet.
     #[inline]
-    pub(crate) fn emit_data(&mut self, now: Time, frame: &mut Frame) -> bool {
+    pub(crate) fn emit_data(&mut self, now: Time, frame: &mut Frame, mixed: bool) -> bool {
+        let only_small = self.only_small(mixed);
         let buffer = frame.buffer_mut();
-        let Some((len, part)) = self.outgoing.emit_data(buffer) else { return false };
+        let Some((len, part)) = self.outgoing.emit_data(only_small, buffer) else { return false };
         let number = self.emit_header(now, Kind::Data, buffer);
         self.recovery.sent(number, now, len, part);
         self.probe_packets = self.probe_packets.saturating_sub(1);
