@@ -23,7 +23,7 @@ use crate::class::Class;
 use crate::clock::Time;
 use crate::payload::Payload;
 use crate::port::{Address, Datagram, Port, PortCounters};
-use crate::session::{Budget, Handled, Message, SOONEST, Session, Shared, Tokens};
+use crate::session::{Budget, Handled, Inflow, Message, SOONEST, Session, Shared, Tokens};
 use crate::timer::Wheel;
 use crate::wire::{MIN_MTU, Parameters};
 
@@ -95,6 +95,7 @@ impl Endpoint {
                 budget: Budget::new(config.reassembly_bytes),
                 held: 0,
                 granting: Vec::new(),
+                inflow: Inflow::default(),
                 grants_due: false,
                 small_excess: 0,
                 mixed_until: Time::ZERO,

@@ -10,6 +10,7 @@ mod buffers;
 mod congestion;
 mod handshake;
 mod incoming;
+mod inflow;
 mod outgoing;
 mod received;
 mod receiving;
@@ -36,6 +37,7 @@ use crate::wire::{CloseCode, DATA_OVERHEAD, Item, Parameters};
 
 pub(crate) use self::handshake::{FIRST_PAUSE, Proven};
 pub(crate) use self::incoming::Budget;
+pub(crate) use self::inflow::Inflow;
 pub(crate) use self::outgoing::Message;
 pub(crate) use self::token::Tokens;
 
@@ -74,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) held: usize,
     /// Incoming messages that need grants: session, the peer's slot, its sequence number.
     pub(crate) granting: Vec<(SessionId, u16, u32)>,
+    /// How fast long messages arrive.
+    pub(crate) inflow: Inflow,
     /// Something changed that grants depend on.
     pub(crate) grants_due: bool,
     /// How many more messages of one packet than long ones were seen of late.
@@ -287,6 +291,11 @@ impl Session {
     /// Whether the handshake is complete.
     pub(crate) fn is_established(&self) -> bool {
         !matches!(self.state, State::Opening | State::Closed)
+    }
+
+    /// The shortest round trip seen, in nanoseconds; 0 before any.
+    pub(crate) fn shortest_trip(&self) -> u64 {
+        self.recovery.rtt.latest().1
     }
 
     pub(crate) fn round_trip(&self) -> Option<RoundTrip> {

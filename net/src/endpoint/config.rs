@@ -22,11 +22,13 @@ pub struct EndpointConfig {
     pub send_bytes: usize,
     /// The same for all sessions together. Default 1 GiB.
     pub send_bytes_total: usize,
-    /// Bytes of a message that its sender may send before it is granted more. Default 128 KiB.
+    /// Bytes of a message that its sender may send before it is granted more: when many send at once, all of it may meet in one switch's
+    /// queue. Default 16 KiB.
     pub unscheduled: usize,
-    /// How far grants run ahead of what was received, a message. Default 256 KiB.
+    /// How far grants run ahead of what was received at most, a message. They begin at an eighth of it, and run further where the round trip
+    /// at the rate of what arrives needs it. Default 256 KiB.
     pub grant_window: usize,
-    /// Incoming messages that hold grants at once ("overcommitment", Homa section 3.5). Default 8.
+    /// Incoming messages that hold grants at once ("overcommitment", Homa section 3.5). Default 2.
     pub overcommit: usize,
     /// Bytes of incomplete incoming messages held at once, all sessions together. Messages that do not fit are told to
     /// wait until others are complete, and one session has a quarter of it at most. Default 512 MiB, at least one message.
@@ -55,9 +57,9 @@ impl Default for EndpointConfig {
             send_queue: 16_384,
             send_bytes: 256 << 20,
             send_bytes_total: 1 << 30,
-            unscheduled: 128 << 10,
+            unscheduled: 16 << 10,
             grant_window: 256 << 10,
-            overcommit: 8,
+            overcommit: 2,
             reassembly_bytes: 512 << 20,
             window: 512 << 10,
             ack_delay: Duration::from_micros(100),

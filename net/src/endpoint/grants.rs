@@ -35,7 +35,8 @@ impl Endpoint {
         let first_admitted = first_waiting.is_some_and(|place| self.admit(place, now));
         let mut room = first_waiting.is_none() || first_admitted;
         ranked.sort_by_key(|(need, _)| (need.class, need.total - need.received));
-        let window = u32::try_from(self.shared.config.grant_window).unwrap_or(u32::MAX);
+        let most = u32::try_from(self.shared.config.grant_window).unwrap_or(u32::MAX);
+        self.shared.inflow.update(now);
         let mut places = self.shared.config.overcommit;
         let mut waiting = 0;
         for (need, place) in ranked {
@@ -60,10 +61,13 @@ impl Endpoint {
             if !stalled && !first {
                 places -= 1;
             }
+            let (session, slot, sequence) = place;
+            let path = self.sessions.get(session).map_or(0, |session| self.shared.inflow.of_round_trip(session.shortest_trip()));
+            // Twice what the path holds, so that the grant for the next byte is there before the last one.
+            let window = path.saturating_mul(2).clamp(most / 8, most);
             // Half a window at a time; as long as something is outstanding, its arrival brings us back here.
             if outstanding <= window / 2 {
                 let upto = need.received.saturating_add(window).min(need.total);
-                let (session, slot, sequence) = place;
                 if let Some(entry) = self.sessions.get_mut(session) {
                     entry.grant(slot, sequence, upto);
                     self.schedule(session.slot, now);

@@ -56,6 +56,7 @@ impl Session {
                     }
                     Arrival::Duplicate => shared.counters.duplicate_data += 1,
                     Arrival::Partial { new } => {
+                        shared.inflow.count(payload.len());
                         if self.stall_check == Time::NEVER {
                             self.stall_check = now.plus_nanos(shared.quiet);
                         }

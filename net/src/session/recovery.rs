@@ -214,6 +214,10 @@ impl Recovery {
         }
         match self.sent.front() {
             Some(sent) if sent.number <= self.largest_acked => self.settle(now, full, bits, ack_delay, &mut progress, settle),
+            Some(sent) if sent.status == Status::Settled => {
+                self.loss_due = Time::NEVER;
+                self.drop_settled();
+            }
             _ => self.loss_due = Time::NEVER,
         }
         Some(progress)
@@ -327,7 +331,7 @@ impl Recovery {
             fresh += 1;
         }
         if fresh == 0
-            && let Some(oldest) = self.sent.front_mut()
+            && let Some(oldest) = self.sent.iter_mut().find(|sent| sent.status != Status::Settled)
         {
             repeat(oldest);
         }
@@ -412,6 +416,23 @@ mod tests {
         recovery.on_timeout(due, 0, |verdict, content| heard.push((verdict, part(content))));
         assert_eq!(heard, [(Verdict::Lost, data(1))]);
         assert!(!recovery.is_waiting());
+    }
+
+    #[test]
+    fn a_packet_of_a_message_that_starts_over_is_out_of_account_once_whatever_follows() {
+        let mut recovery = Recovery::new();
+        send(&mut recovery, 1, 0);
+        send(&mut recovery, 2, 0);
+        send(&mut recovery, 3, 0);
+        recovery.forget(2, 1);
+        assert_eq!(acknowledge(&mut recovery, 10, 1, 0).unwrap(), [(Verdict::Acknowledged, data(1))]);
+        let mut at = recovery.due(0);
+        for _ in 0..3 {
+            recovery.on_timeout(at, 0, |_, content| assert_eq!(part(content), data(3)));
+            at = recovery.due(0);
+        }
+        assert_eq!(acknowledge(&mut recovery, at.as_nanos(), 3, 0b11).unwrap(), [(Verdict::Acknowledged, data(3))]);
+        assert_eq!((recovery.in_flight(), recovery.is_waiting()), (0, false));
     }
 
     #[test]
