@@ -150,7 +150,7 @@ impl Departures {
     }
 
     /// Queues a finished packet.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, mut frame: Frame, peer: Address, integrity: bool) {
         if !integrity {
             Header::seal(frame.data_mut());

@@ -455,7 +455,7 @@ fn usable(peer_slots: u16) -> u16 {
 }
 
 /// Takes a slot for a message of one packet, the two pieces of `bytes` after each other, and writes that packet. `None`: no slot.
-#[inline]
+#[inline(always)]
 fn emit_now(slots: &mut Slots, class: u8, token: u64, order: u64, bytes: [&[u8]; 2], packet: &mut [u8]) -> Option<Part> {
     let number = slots.allocate()?;
     let slot = slots.get_mut(number);

@@ -191,7 +191,7 @@ impl Session {
 }
 
 /// A message of one packet: the frame itself, or a copy where frames are scarce.
-#[inline]
+#[inline(always)]
 fn body(mut frame: Frame, copy_out: bool) -> Payload {
     if copy_out {
         return Payload::copy_from(&frame[DATA_OVERHEAD..]);

@@ -89,7 +89,7 @@ impl Slots {
         Some(self.first + used)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn release(&mut self, number: u16) {
         let slot = self.get_mut(number);
         slot.active = false;
