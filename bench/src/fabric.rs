@@ -1,7 +1,7 @@
 //! Nodes on a simulated switch in virtual time: one server, many clients, links of one speed, and a shallow queue before the server.
 //!
 //! The switch's queue is drop-tail and knows no priorities. A host's own queue to its link holds whatever it is given, as a driver
-//! that pushes back would: what is lost is lost in the switch. Nodes compute in no time but look at their port at most once in [`TURN`].
+//! that pushes back would: what is lost is lost in the switch. Nodes compute in no time but look at their port every 250 ns at most.
 
 use std::time::Duration;
 

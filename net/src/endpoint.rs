@@ -115,7 +115,7 @@ impl Endpoint {
     /// Opens a session to `peer`. It returns at once: messages may be sent into the session right away, and leave when the handshake is
     /// complete ([`Event::Established`]); if it fails, [`Event::Closed`] says why.
     pub fn connect(&mut self, peer: Address, now: Time) -> Result<SessionId, ConnectError> {
-        if std::mem::discriminant(&peer) != std::mem::discriminant(&self.port.local_address()) {
+        if !self.port.local_address().reaches(peer) {
             return Err(ConnectError::WrongKind { peer });
         }
         let limit = self.shared.config.max_sessions;
@@ -172,7 +172,7 @@ impl Endpoint {
         let entry = self.sessions.get_mut(session).ok_or(SendError::UnknownSession)?;
         if let Some(mut frame) = self.departures.control_frame_for_now(self.port.as_mut()) {
             if entry.send_control_now(payload, &mut frame, now) {
-                self.departures.push_urgent(frame, entry.peer, self.integrity);
+                self.departures.push(frame, entry.peer, self.integrity);
                 set_timer(&mut self.wheel, entry, now, &self.shared);
                 return Ok(());
             }

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use tautline_net::payload::Payload;
 use tautline_net::port::Address;
@@ -72,12 +73,14 @@ impl Handle {
         RemoteCall { slot, mail: self.mail.clone() }
     }
 
-    /// Runs `work` on the node's thread, between two of its steps. `false` if the node has stopped or its inbox is full.
+    /// Runs `work` on the node's thread, between two of its steps. `false` if the node has stopped or its inbox is full. If the node
+    /// stops before it comes to it, `work` is dropped.
     pub fn execute(&self, work: impl FnOnce(&Local) + Send + 'static) -> bool {
         self.mail.command(Command::Execute(Box::new(work))).is_ok()
     }
 
-    /// Ends [`Node::run`](crate::Node::run) at its next turn.
+    /// Ends [`Node::run`](crate::Node::run) at its next turn, for good: from now on calls of other threads fail with
+    /// [`CallError::Stopped`].
     pub fn stop(&self) {
         self.mail.stop();
     }
@@ -146,6 +149,19 @@ impl RemoteCall {
             }
             state = self.slot.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+}
+
+impl RemoteCall {
+    /// [`RemoteCall::wait`] for `limit` at most; after that the call itself, which goes on.
+    pub fn wait_timeout(self, limit: Duration) -> Result<CallResult, RemoteCall> {
+        let result = {
+            let state = self.slot.lock();
+            let waiting = |state: &mut RemoteState| state.result.is_none();
+            let (mut state, _) = self.slot.ready.wait_timeout_while(state, limit, waiting).unwrap_or_else(PoisonError::into_inner);
+            state.result.take()
+        };
+        result.ok_or(self)
     }
 }
 

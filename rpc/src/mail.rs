@@ -38,12 +38,13 @@ impl Mail {
 
     /// Drops the command if the node is gone or its inbox full, and says so; `Ok` means that the node will see it or has failed it.
     pub(crate) fn command(&self, command: Command) -> Result<(), Refused> {
-        if self.slot.is_closed() {
+        if self.slot.is_closed() || self.is_stopping() {
             return Err(Refused::Stopped);
         }
         self.commands.push(command).map_err(|_| Refused::Full)?;
-        // The node may have gone between the look and the push: then it did not see the command, and nobody else will.
-        if !self.slot.wake() {
+        // The node may have stopped or gone between the look and the push: then it did not see the command, and nobody else will.
+        // (Waking it takes a full fence between the push and the second look.)
+        if !self.slot.wake() || self.is_stopping() {
             self.fail_commands();
         }
         Ok(())
@@ -121,6 +122,13 @@ impl Mail {
 
     pub(crate) fn finish_wait(&self) {
         self.slot.finish();
+    }
+
+    /// The node was told to stop, and does not look at commands any more: those that are there fail, and later ones are refused.
+    pub(crate) fn refuse_commands(&self) {
+        // Who pushed before this fence is found here; who pushes after it sees that the node is stopping.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        self.fail_commands();
     }
 
     /// The node is gone: what other threads asked for fails, now and later.

@@ -104,12 +104,15 @@ impl Node {
         self.shared.core.borrow().endpoint.local_address()
     }
 
-    /// Runs until [`Handle::stop`].
+    /// Runs until [`Handle::stop`]. Then the node is closed to other threads: their calls that are under way, and later ones, end with
+    /// [`CallError::Stopped`](crate::CallError::Stopped), and running it again returns at once. It may still be polled.
     pub fn run(&mut self) {
         while !self.shared.mail.is_stopping() {
             let done = self.turn();
             self.idle(done);
         }
+        self.shared.mail.refuse_commands();
+        self.shared.with(Core::end_remote_calls);
     }
 
     /// Runs until `future` completes, and gives its output.

@@ -41,12 +41,12 @@ pub(super) struct Departures {
     /// Those whose acknowledgement leaves alone unless something else does before.
     due: Vec<u32>,
     burst: VecDeque<Datagram>,
-    /// How many of its first packets were put ahead of the rest.
-    ahead: usize,
     transmit_frames: Vec<Frame>,
     control_frames: Vec<Frame>,
-    /// The port, or its frames, ran out in the last flush.
+    /// The port took less than all in the last flush.
     blocked: bool,
+    /// Frames ran out in the last flush.
+    starved: bool,
 }
 
 impl Departures {
@@ -58,10 +58,10 @@ impl Departures {
             owing: VecDeque::new(),
             due: Vec::new(),
             burst: VecDeque::with_capacity(2 * BURST),
-            ahead: 0,
             transmit_frames: Vec::with_capacity(BORROW),
             control_frames: Vec::with_capacity(BORROW),
             blocked: false,
+            starved: false,
         }
     }
 
@@ -105,7 +105,7 @@ impl Departures {
 
     /// When to flush again.
     pub(super) fn retry_at(&self, now: Time) -> Time {
-        if self.blocked { now.plus_nanos(RETRY) } else { now }
+        if self.blocked || self.starved { now.plus_nanos(RETRY) } else { now }
     }
 
     /// A frame for a control packet.
@@ -158,25 +158,12 @@ impl Departures {
         self.burst.push_back(Datagram { frame, peer });
     }
 
-    /// Queues a finished packet ahead of all others but those that were queued so before.
-    #[inline]
-    pub(super) fn push_urgent(&mut self, mut frame: Frame, peer: Address, integrity: bool) {
-        if !integrity {
-            Header::seal(frame.data_mut());
-        }
-        self.burst.insert(self.ahead, Datagram { frame, peer });
-        self.ahead += 1;
-    }
-
     /// Hands what is queued to the port. `false`: it did not take all.
     #[inline]
     pub(super) fn transmit(&mut self, port: &mut dyn Port, counters: &mut EndpointCounters) -> bool {
         if !self.burst.is_empty() {
             match port.transmit(&mut self.burst) {
-                Ok(sent) => {
-                    counters.packets_sent += sent as u64;
-                    self.ahead = self.ahead.saturating_sub(sent);
-                }
+                Ok(sent) => counters.packets_sent += sent as u64,
                 Err(error) => {
                     if counters.port_errors == 0 {
                         tracing::warn!(%error, "the port failed to send");
@@ -188,7 +175,6 @@ impl Departures {
             }
         }
         self.blocked = !self.burst.is_empty();
-        self.ahead = self.ahead.min(self.burst.len());
         !self.blocked
     }
 }
@@ -204,6 +190,7 @@ impl Endpoint {
 
     fn flush_waiting(&mut self, now: Time) {
         let mut packets = 0;
+        self.departures.starved = false;
         while self.departures.transmit(self.port.as_mut(), &mut self.shared.counters) {
             if packets >= FLUSH || !self.departures.has_listed() || !self.fill(now) {
                 // What was sent has carried most acknowledgements along.
@@ -242,7 +229,7 @@ impl Endpoint {
             let Some(mut frame) = self.departures.control_frame(self.port.as_mut()) else {
                 session.ready |= URGENT;
                 self.departures.urgent.push_front(slot);
-                self.departures.blocked = true;
+                self.departures.starved = true;
                 return false;
             };
             if session.emit_urgent(now, &mut frame, &mut self.shared) {
@@ -277,7 +264,7 @@ impl Endpoint {
                 session.ready |= DATA << class;
                 self.departures.data[class].push_front(slot);
                 self.departures.listed |= 1 << class;
-                self.departures.blocked = true;
+                self.departures.starved = true;
                 return false;
             };
             if session.emit_data(now, &mut frame, mixed) {
@@ -323,7 +310,7 @@ impl Endpoint {
         let Some(mut frame) = frame else {
             session.ready |= DUE;
             self.departures.due.push(slot);
-            self.departures.blocked = true;
+            self.departures.starved = true;
             return false;
         };
         session.emit_acknowledgement(now, &mut frame);

@@ -152,8 +152,8 @@ pub enum ConnectError {
         /// The limit.
         limit: usize,
     },
-    /// The address is of another kind than the port's.
-    #[error("{peer} can't be reached from this kind of port")]
+    /// The address is of another kind than the port's, or an IPv6 address where that is IPv4.
+    #[error("{peer} can't be reached from a port of this kind and address family")]
     WrongKind {
         /// The address asked for.
         peer: Address,

@@ -16,6 +16,17 @@ pub enum Address {
     Local(LocalName),
 }
 
+impl Address {
+    /// Whether a port at this address can send to `peer`: it is of the same kind, and an IPv4 port reaches no IPv6 address.
+    pub fn reaches(self, peer: Address) -> bool {
+        match (self, peer) {
+            (Address::Inet(SocketAddr::V4(_)), Address::Inet(SocketAddr::V6(_))) => false,
+            (Address::Inet(_), Address::Inet(_)) | (Address::Local(_), Address::Local(_)) => true,
+            (Address::Inet(_), Address::Local(_)) | (Address::Local(_), Address::Inet(_)) => false,
+        }
+    }
+}
+
 /// A name of 1 to 22 bytes of ASCII letters, digits, `-`, `_` or `.`.
 ///
 /// It is three words, zero after the name's end: it is copied and compared for every packet, and bytes would be slower at both.
@@ -255,6 +266,14 @@ pub enum AddressError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_ipv4_port_reaches_no_ipv6_address_and_no_port_reaches_another_kind() {
+        let [four, six, name] =
+            ["udp://127.0.0.1:1", "udp://[::1]:1", "mem://a"].map(|url| url.parse::<PortUrl>().unwrap().address);
+        assert!(four.reaches(four) && six.reaches(six) && six.reaches(four) && name.reaches(name));
+        assert!(!four.reaches(six) && !four.reaches(name) && !name.reaches(four));
+    }
 
     #[test]
     fn urls_of_every_scheme_survive_a_round_trip() {

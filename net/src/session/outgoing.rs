@@ -237,12 +237,18 @@ impl Outgoing {
         loop {
             let (class, ticket) = if only_small { self.pick_small()? } else { self.pick()? };
             let sent = self.emit(ticket, packet);
-            if self.small[class].is_empty() && self.large[class].is_empty() {
-                self.ready &= !(1 << class);
-            }
+            self.look_ready(class);
             if sent.is_some() {
                 return sent;
             }
+        }
+    }
+
+    /// Brings a class's bit up to date, after something was taken off its lists.
+    #[inline]
+    fn look_ready(&mut self, class: usize) {
+        if self.small[class].is_empty() && self.large[class].is_empty() {
+            self.ready &= !(1 << class);
         }
     }
 
@@ -255,15 +261,18 @@ impl Outgoing {
         {
             return Some(picked);
         }
-        let class = self.most_urgent()?;
-        if let Some(ticket) = self.small[class].pop_front() {
-            return Some((class, ticket));
+        loop {
+            let class = self.most_urgent()?;
+            if let Some(ticket) = self.small[class].pop_front() {
+                return Some((class, ticket));
+            }
+            let data = &self.data;
+            let remaining = |(_, ticket): &(usize, &Ticket)| data.get(ticket.slot).remaining(self.fragment);
+            if let Some((at, _)) = self.large[class].iter().enumerate().min_by_key(remaining) {
+                return Some((class, self.large[class].swap_remove(at)));
+            }
+            self.look_ready(class);
         }
-        let data = &self.data;
-        let shortest =
-            self.large[class].iter().enumerate().min_by_key(|(_, ticket)| data.get(ticket.slot).remaining(self.fragment));
-        let (at, _) = shortest?;
-        Some((class, self.large[class].swap_remove(at)))
     }
 
     fn pick_small(&mut self) -> Option<(usize, Ticket)> {
@@ -368,6 +377,7 @@ impl Outgoing {
         if large {
             self.large[class].retain(|ticket| data.find(*ticket).is_some());
         }
+        self.look_ready(class);
     }
 
     /// Every data message still held, oldest first; none is held afterwards.
@@ -505,6 +515,23 @@ mod tests {
             assert_eq!(part.sequence, 1);
             assert!(outgoing.abandon(kept, 1000).is_some() == (bytes > 100));
             assert_eq!(outgoing.bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn a_class_whose_messages_were_all_given_up_has_nothing_to_send() {
+        for bytes in [10, 1000] {
+            let mut outgoing = Outgoing::new(100, 16);
+            let held: Vec<MessageId> = (0..100).map(|_| push(&mut outgoing, bytes)).collect();
+            for id in held {
+                outgoing.abandon(id, 1000);
+            }
+            for _ in 0..100 {
+                let id = push(&mut outgoing, bytes);
+                outgoing.abandon(id, 1000);
+                let listed = outgoing.small.iter().map(VecDeque::len).chain(outgoing.large.iter().map(Vec::len)).sum::<usize>();
+                assert_eq!(outgoing.most_urgent().is_some(), listed > 0, "{bytes} bytes");
+            }
         }
     }
 }

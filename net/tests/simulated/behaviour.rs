@@ -312,3 +312,22 @@ fn the_round_trip_is_measured_and_an_idle_session_stays_alive() {
     assert!(world.endpoint(0).is_established(there));
     assert!(world.hosts[0].events.is_empty());
 }
+
+#[test]
+fn a_control_message_among_data_makes_nothing_look_lost() {
+    let rate = LinkConfig { bandwidth: 1_000_000_000, ..link(10) };
+    let (mut world, there, _) = World::pair(1, rate);
+    world.pass(Duration::from_millis(5));
+    for _ in 0..20 {
+        let now = world.now();
+        let endpoint = world.endpoint(0);
+        for token in 0..20 {
+            endpoint.send(there, Class::Normal, b"", Payload::from(vec![0; 1200]), token, now).unwrap();
+        }
+        endpoint.send_control(there, b"cancel", now).unwrap();
+        endpoint.flush(now);
+        world.pass(Duration::from_millis(5));
+    }
+    let counters = world.endpoint(0).counters();
+    assert_eq!((counters.lost, counters.retransmitted), (0, 0), "{counters:?}");
+}

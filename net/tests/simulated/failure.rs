@@ -5,6 +5,7 @@ use std::time::Duration;
 use tautline_net::class::Class;
 use tautline_net::endpoint::{CloseReason, ConnectError, EndpointConfig, Event, SendError};
 use tautline_net::port::Address;
+use tautline_net::port::sim::LinkConfig;
 
 use crate::world::{World, link, pattern};
 
@@ -223,4 +224,40 @@ fn a_peer_of_another_version_is_told_which_one_is_spoken_here() {
     world.network.inject("a", "b", &hello).unwrap();
     let (reason, _) = world.closed(0, there, SECOND).expect("refused");
     assert_eq!(reason, CloseReason::Version(1));
+}
+
+#[test]
+fn a_deferred_message_beside_short_ones_leaves_the_session_whole() {
+    for shorts in [33, 64, 500] {
+        let slow = LinkConfig { bandwidth: 100_000_000, ..link(20) };
+        let config = EndpointConfig { max_message: 300_000, reassembly_bytes: 400_000, ..EndpointConfig::default() };
+        let mut world = World::new(3, slow);
+        for name in ["a", "b", "c"] {
+            world.host(name, config.clone());
+        }
+        let (there, _) = world.connect(0, 1);
+        let (third, _) = world.connect(2, 1);
+        // The third host's message holds the memory, and falls silent for a while.
+        world.send(2, third, Class::Normal, vec![3; 299_000], 1).unwrap();
+        world.run(Duration::from_millis(5), |world| world.endpoint(1).reassembly_bytes() > 200_000);
+        world.network.pause("c").unwrap();
+        world.hosts[1].events.clear();
+        world.send(0, there, Class::Normal, vec![1; 290_000], 1).unwrap();
+        for token in 0..shorts {
+            world.send(0, there, Class::Normal, vec![2; 1000], 2 + token).unwrap();
+        }
+        world.pass(Duration::from_secs(2));
+        let mut got = world.messages(1).len() as u64;
+        assert_eq!(got, shorts);
+        assert!(world.endpoint(1).counters().deferred > 0, "not the case that is meant");
+        world.kill(2);
+        for token in 0..200 {
+            world.send(0, there, Class::Normal, vec![2; 1000], 1000 + token).unwrap();
+        }
+        world.run(Duration::from_secs(8), |world| {
+            got += world.messages(1).len() as u64;
+            got == shorts + 201
+        });
+        assert_eq!(got, shorts + 201, "{:?}", world.endpoint(0).counters());
+    }
 }

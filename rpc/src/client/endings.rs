@@ -143,7 +143,19 @@ impl Core {
 
     /// Ends every call: the node stops.
     pub(crate) fn end_all_calls(&mut self) {
+        self.end_calls(|_| true);
+    }
+
+    /// Ends the calls that other threads made: nobody would end them once the node is not run any more.
+    pub(crate) fn end_remote_calls(&mut self) {
+        self.end_calls(|sink| matches!(sink, Sink::Remote(_)));
+    }
+
+    fn end_calls(&mut self, which: impl Fn(&Sink) -> bool) {
         for slot in self.client.table.all() {
+            if !which(&self.client.table.call(slot).sink) {
+                continue;
+            }
             let session = self.client.table.call(slot).session;
             let connected = self.session(session).is_some_and(|state| state.established);
             if let Some(held) = self.client.table.end(slot) {

@@ -68,6 +68,34 @@ fn a_handle_that_outlives_its_node_fails_and_does_not_hang() {
 }
 
 #[test]
+fn a_node_that_was_stopped_and_is_still_there_fails_calls_and_does_not_hang() {
+    // Nobody answers: only the stop can end what is under way.
+    let _silent = Node::builder("mem://stopped-server").build().unwrap();
+    let mut node = Node::builder("mem://stopped-client").wait(Wait::Park).build().unwrap();
+    let handle = node.handle();
+    let (started, running) = std::sync::mpsc::channel();
+    let other = handle.clone();
+    let caller = std::thread::spawn(move || {
+        let call = other.call("mem://stopped-server", ECHO, "x", CallOptions::new());
+        let call = call.wait_timeout(Duration::from_millis(20)).expect_err("nobody answers");
+        started.send(()).unwrap();
+        call.wait()
+    });
+    std::thread::spawn(move || {
+        running.recv().unwrap();
+        handle.stop();
+    });
+    node.run();
+    assert!(matches!(caller.join().unwrap(), Err(CallError::Stopped { .. })));
+    let handle = node.handle();
+    let late = handle.call("mem://stopped-server", ECHO, "x", CallOptions::new());
+    assert_eq!(late.wait().unwrap_err(), CallError::Stopped { fate: Fate::NotSent });
+    assert!(!handle.execute(|_| {}));
+    node.run();
+    assert!(node.usage().is_at_rest());
+}
+
+#[test]
 fn calls_raced_against_the_nodes_end_all_end() {
     for round in 0..20 {
         let name = format!("mem://handles-race-{round}");
