@@ -194,7 +194,7 @@ impl Core {
         let mut expired = std::mem::take(&mut self.expired);
         self.client.table.wheel.expire(now, &mut expired);
         for slot in expired.drain(..) {
-            self.on_call_deadline(slot);
+            self.on_call_timer(slot);
         }
         self.server.wheel.expire(now, &mut expired);
         for slot in expired.drain(..) {

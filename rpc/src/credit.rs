@@ -159,6 +159,11 @@ impl Account {
         free
     }
 
+    /// Takes one although none is free.
+    pub(crate) fn overdraw(&mut self) {
+        self.held += 1;
+    }
+
     /// Gives one back.
     #[inline]
     pub(crate) fn put(&mut self) {

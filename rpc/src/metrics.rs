@@ -145,6 +145,8 @@ pub struct NodeCounters {
     pub unsupported: u64,
     /// Replies to calls that had ended already.
     pub late_replies: u64,
+    /// Calls sent without a credit, after none had moved for 100 ms.
+    pub credits_overdrawn: u64,
     /// Requests that carried the number of a call that is still being served; dropped.
     pub duplicate_calls: u64,
     /// Requests dropped because their cancel had overtaken them.

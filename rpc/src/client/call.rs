@@ -158,6 +158,8 @@ pub(crate) struct Cold {
     /// The request, while it waits for a credit.
     pub(crate) payload: Payload,
     pub(crate) extension: Option<Extension>,
+    /// While it waits: its line's `moved` when its timer was set.
+    pub(crate) moved: u32,
     /// The result, while it waits for its future.
     pub(crate) result: Option<CallResult>,
     /// What was heard of the start of this call, which may not be the slot's any more.

@@ -84,8 +84,16 @@ impl Core {
         self.give_up(slot, |fate| CallError::Cancelled { fate })
     }
 
-    /// The caller's own deadline.
-    pub(crate) fn on_call_deadline(&mut self, slot: u32) {
+    /// The caller's own deadline; or a call in line has waited long.
+    pub(crate) fn on_call_timer(&mut self, slot: u32) {
+        let call = self.client.table.call(slot);
+        if self.now < call.due && call.state == State::Waiting {
+            if self.client.table.overdraw(slot, self.now) {
+                self.metrics.node.credits_overdrawn += 1;
+                self.send_waiting(slot);
+            }
+            return;
+        }
         self.give_up(slot, |fate| CallError::DeadlineExceeded { fate });
     }
 

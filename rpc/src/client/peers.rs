@@ -99,6 +99,8 @@ pub(crate) struct Lane {
     pub(crate) head: u32,
     pub(crate) tail: u32,
     pub(crate) waiting: u32,
+    /// Counts the credits that came back, and those taken without one: while it stands still nothing moves.
+    pub(crate) moved: u32,
 }
 
 /// One peer.
@@ -165,7 +167,7 @@ impl Peers {
         if let Some(&index) = self.by_address.get(&address) {
             return Some(index);
         }
-        let lane = Lane { account: Account::new(self.initial_credit), head: NIL, tail: NIL, waiting: 0 };
+        let lane = Lane { account: Account::new(self.initial_credit), head: NIL, tail: NIL, waiting: 0, moved: 0 };
         let fresh = PeerState { generation: 1, address, session: None, calls: 0, lanes: [lane; Class::COUNT] };
         let index = if self.list.len() < self.limit.min(NIL as usize) {
             self.list.push(fresh);

@@ -93,6 +93,7 @@ impl Core {
                 let cold = self.client.table.cold_mut(slot);
                 cold.payload = payload;
                 cold.extension.clone_from(&options.extension);
+                self.client.table.wait(slot, begun);
                 Ok(())
             }
             Turn::Full => Err(CallError::Full(Limit::Waiting)),
@@ -185,12 +186,17 @@ impl Core {
     #[inline]
     pub(super) fn pump(&mut self, peer: u32, class: Class) {
         while let Some(slot) = self.client.table.next_waiting(peer, class) {
-            let cold = self.client.table.cold_mut(slot);
-            let (payload, extension) = (std::mem::take(&mut cold.payload), cold.extension.take());
-            if let Err(error) = self.send_call(slot, payload, extension.as_ref().map(|e| (e.tag(), e.bytes()))) {
-                self.client.table.end(slot);
-                self.deliver(slot, Err(error));
-            }
+            self.send_waiting(slot);
+        }
+    }
+
+    /// Sends a call that has waited, and holds a credit now.
+    pub(super) fn send_waiting(&mut self, slot: u32) {
+        let cold = self.client.table.cold_mut(slot);
+        let (payload, extension) = (std::mem::take(&mut cold.payload), cold.extension.take());
+        if let Err(error) = self.send_call(slot, payload, extension.as_ref().map(|e| (e.tag(), e.bytes()))) {
+            self.client.table.end(slot);
+            self.deliver(slot, Err(error));
         }
     }
 

@@ -1,6 +1,8 @@
 //! The calls of a node, the lists that they are in, and the credits that they hold. It knows no network: what it decides is
 //! carried out in [`submit`](super::submit), and its properties are tested here alone.
 
+use std::time::Duration;
+
 use tautline_net::class::Class;
 use tautline_net::clock::Time;
 use tautline_net::endpoint::{MessageId, SessionId};
@@ -12,6 +14,9 @@ use crate::method::Method;
 
 /// No slot, no peer: the end of a list.
 pub(crate) const NIL: u32 = u32::MAX;
+
+/// How long the first call in line waits while no credit moves.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The calls.
 #[derive(Debug)]
@@ -132,7 +137,38 @@ impl Table {
         }
         let slot = lane.head;
         self.leave_line(slot);
+        self.arm(slot);
         Some(slot)
+    }
+
+    /// Sets the timer of a call in line: for its deadline, or for when it has waited long.
+    pub(crate) fn wait(&mut self, slot: u32, now: Time) {
+        let Slot { peer, class, due, .. } = self.slots[slot as usize];
+        self.cold[slot as usize].moved = self.peers[peer].lanes[class.index()].moved;
+        self.wheel.insert(slot, due.min(now + PATIENCE));
+    }
+
+    /// The timer of a call in line has fired, before its deadline. If it is the first in line and no credit has moved all the time,
+    /// it takes one that does not exist, and is to be sent: `true`.
+    ///
+    /// Servers whose handlers call each other can hold all credits and wait for each other's; one call more at a time ends that.
+    pub(crate) fn overdraw(&mut self, slot: u32, now: Time) -> bool {
+        let Slot { peer, class, .. } = self.slots[slot as usize];
+        let lane = &mut self.peers[peer].lanes[class.index()];
+        if lane.head != slot || lane.moved != self.cold[slot as usize].moved {
+            self.wait(slot, now);
+            return false;
+        }
+        lane.moved = lane.moved.wrapping_add(1);
+        lane.account.overdraw();
+        self.leave_line(slot);
+        self.arm(slot);
+        true
+    }
+
+    /// Sets the timer of a call that is not in line (any more): for its deadline, if it has one.
+    fn arm(&mut self, slot: u32) {
+        self.wheel.insert(slot, self.slots[slot as usize].due);
     }
 
     /// The call, which holds a credit, was given to its session.
@@ -166,6 +202,7 @@ impl Table {
         match held {
             Held::Nothing => {
                 let lane = &self.peers[peer].lanes[class.index()];
+                self.wheel.cancel(slot);
                 // A call that could not be sent is in no line any more.
                 if previous != NIL || lane.head == slot {
                     self.leave_line(slot);
@@ -180,7 +217,9 @@ impl Table {
                 if next != NIL {
                     self.slots[next as usize].previous = previous;
                 }
-                self.peers[peer].lanes[class.index()].account.put();
+                let lane = &mut self.peers[peer].lanes[class.index()];
+                lane.account.put();
+                lane.moved = lane.moved.wrapping_add(1);
             }
         }
         self.peers[peer].calls -= 1;

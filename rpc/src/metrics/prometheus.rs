@@ -29,6 +29,7 @@ fn node(out: &mut String, metrics: &Metrics) {
         ("unknown_method", "Requests for methods that are not served here.", node.unknown_method),
         ("unsupported", "Requests of a version, class or extension that is not known here.", node.unsupported),
         ("late_replies", "Replies to calls that had ended.", node.late_replies),
+        ("credits_overdrawn", "Calls sent without a credit, after none had moved for 100 ms.", node.credits_overdrawn),
         ("duplicate_calls", "Requests dropped because their call is being served.", node.duplicate_calls),
         ("cancelled_before_arrival", "Requests dropped because their cancel overtook them.", node.cancelled_before_arrival),
         ("late_cancels", "Cancels for calls that had ended or not arrived.", node.late_cancels),

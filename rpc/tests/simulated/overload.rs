@@ -171,6 +171,34 @@ fn overload(service: fn(Work) -> Service, outstanding: usize, most: u32) {
 }
 
 #[test]
+fn servers_that_call_each_other_from_their_handlers_go_on_with_one_credit_each() {
+    let config =
+        NodeConfig { initial_credit: 1, credit: CreditConfig { max_share: 1, ..CreditConfig::default() }, ..NodeConfig::default() };
+    let mut world = World::new(1, LinkConfig::with_delay(Duration::from_micros(10)));
+    let (one, two) = (world.add(config.clone()), world.add(config));
+    for (at, other) in [(one, two), (two, one)] {
+        let (local, peer) = (world.local(at), world.peer(at, other));
+        world.node(at).serve(ECHO, echo()).unwrap();
+        let relay = Service::future(move |mut request| {
+            let call = local.call(peer, ECHO, request.take_payload(), CallOptions::new());
+            async move { call.await.map(Reply::from).map_err(|error| Status::new(Code::Unavailable, error.to_string())) }
+        });
+        world.node(at).serve(SLOW, relay).unwrap();
+    }
+    let calls: Vec<_> = [(one, two), (two, one), (one, two)]
+        .map(|(from, to)| world.local(from).call(world.peer(from, to), SLOW, from.to_string(), CallOptions::new()))
+        .into_iter()
+        .collect();
+    for (call, from) in calls.into_iter().zip([one, two, one]) {
+        assert_eq!(*world.finish(call).unwrap(), *from.to_string().as_bytes());
+    }
+    let overdrawn = [one, two].map(|at| world.node(at).metrics().node.credits_overdrawn);
+    assert!(overdrawn.iter().sum::<u64>() > 0);
+    world.run(MS);
+    world.assert_at_rest();
+}
+
+#[test]
 fn the_most_urgent_class_is_served_first() {
     let (mut world, server, client) = World::pair(NodeConfig::default());
     let (clock, order) = (world.clock.clone(), Arc::new(Mutex::new(Vec::new())));
