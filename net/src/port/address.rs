@@ -251,6 +251,9 @@ pub enum AddressError {
     /// The address of a peer has port number 0, which nobody can be reached at.
     #[error("{0} can't be a peer: port 0 is for binding to any free port; use the one that the peer says it has")]
     PortZero(SocketAddr),
+    /// The URL of a peer has options, which would do nothing.
+    #[error("{0} can't be a peer: options belong to the URL that a node is built with; name a peer without any")]
+    PeerOptions(Box<PortUrl>),
     /// An option that this kind of port does not have.
     #[error("{scheme} ports have no option `{option}` (known: {known})")]
     UnknownOption {

@@ -36,9 +36,9 @@ impl From<Peer> for Address {
     }
 }
 
-/// What a peer can be named by: an [`Address`], a URL, a socket address, or a [`Peer`].
+/// What a peer can be named by: an [`Address`], a URL without options, a socket address, or a [`Peer`].
 pub trait ToAddress {
-    /// The address.
+    /// The address. An error if it is not one, or a URL with options: those say how a node's own port works, and nothing of a peer.
     fn to_address(&self) -> Result<Address, AddressError>;
 }
 
@@ -62,13 +62,13 @@ impl ToAddress for std::net::SocketAddr {
 
 impl ToAddress for PortUrl {
     fn to_address(&self) -> Result<Address, AddressError> {
-        Ok(self.address)
+        if self.options.is_empty() { Ok(self.address) } else { Err(AddressError::PeerOptions(Box::new(self.clone()))) }
     }
 }
 
 impl ToAddress for str {
     fn to_address(&self) -> Result<Address, AddressError> {
-        Ok(self.parse::<PortUrl>()?.address)
+        self.parse::<PortUrl>()?.to_address()
     }
 }
 
@@ -242,6 +242,17 @@ mod tests {
         assert!("127.0.0.1:7".to_address().is_err());
         assert_eq!(reachable(&"udp://127.0.0.1:7"), Ok(address(7)));
         assert_eq!(reachable(&"mem://a").unwrap().to_string(), "a");
+    }
+
+    #[test]
+    fn the_url_of_a_peer_has_no_options() {
+        let node = crate::Node::builder("mem://peer-options").build().unwrap();
+        for name in ["udp://127.0.0.1:7?loss=0.5", "mem://a?trace=1"] {
+            let error = node.local().peer(name).unwrap_err();
+            assert_eq!(error, node.local().peer(name.parse::<PortUrl>().unwrap()).unwrap_err());
+            assert!(error.to_string().starts_with(&format!("{name} can't be a peer: options belong to the URL")), "{error}");
+            assert!(name.to_address().is_err());
+        }
     }
 
     #[test]
