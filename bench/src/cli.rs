@@ -191,15 +191,14 @@ pub(crate) struct All {
     /// The page.
     #[arg(long, value_name = "FILE", default_value = "tautline-bench.html")]
     pub(crate) out: PathBuf,
-    /// Only these commands, like echo,hol.
+    /// Only these commands, separated by commas, like echo,hol: each over every port that it is measured on.
     #[arg(long, value_name = "COMMANDS", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
 }
 
 impl All {
-    /// Whether a command, named with its options, is to run.
-    pub(crate) fn wants(&self, command: &str) -> bool {
-        let name = command.split(' ').next().unwrap_or(command);
+    /// Whether the command of this name is to run.
+    pub(crate) fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| only == name)
     }
 }

@@ -28,9 +28,10 @@ const COMMANDS: [(&str, bool); 15] = [
 ];
 
 pub(crate) fn run(args: &All) -> Result<Report, BenchError> {
+    known(&args.only)?;
     let mut report = Report::new("all", "every command, and one page with their figures and plots");
     let mut outcomes: Vec<Outcome> = Vec::new();
-    for (command, on_cores) in COMMANDS.into_iter().filter(|(command, _)| args.wants(command)) {
+    for (command, on_cores) in COMMANDS.into_iter().filter(|(command, _)| args.wants(name(command))) {
         eprintln!("tautline-bench {command}");
         let mut words: Vec<String> = command.split(' ').map(str::to_owned).collect();
         words.push("--json".to_owned());
@@ -58,14 +59,27 @@ pub(crate) fn run(args: &All) -> Result<Report, BenchError> {
         }
         outcomes.push((command.to_owned(), outcome));
     }
-    if outcomes.is_empty() {
-        let names = COMMANDS.map(|(command, _)| command).join(", ");
-        let why = format!("no command is called {}: there are {names}", args.only.join(" or "));
-        return Err(BenchError::Product { action: "choosing what to run", why });
-    }
     std::fs::write(&args.out, html(&outcomes)?).map_err(BenchError::system("writing the page"))?;
     report.note(format!("Wrote {}.", args.out.display()));
     Ok(report)
+}
+
+/// A command's name, without its options.
+fn name(command: &str) -> &str {
+    command.split(' ').next().unwrap_or(command)
+}
+
+/// Refuses names that no command has.
+fn known(only: &[String]) -> Result<(), BenchError> {
+    let mut names = COMMANDS.map(|(command, _)| name(command)).to_vec();
+    names.dedup();
+    match only.iter().find(|only| !names.contains(&only.as_str())) {
+        None => Ok(()),
+        Some(unknown) => Err(BenchError::Product {
+            action: "choosing what to run",
+            why: format!("no command is called `{unknown}`: --only takes {}", names.join(", ")),
+        }),
+    }
 }
 
 /// One command's report, or what it said instead.
@@ -79,4 +93,21 @@ fn one(words: &[String]) -> Result<Result<Report, String>, BenchError> {
         return Ok(Err(last.strip_prefix("tautline-bench: ").unwrap_or(last).to_owned()));
     }
     Ok(serde_json::from_slice(&output.stdout).map_err(|error| format!("its report can't be read: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_takes_the_names_that_its_complaint_lists() {
+        let error = known(&["echo".to_owned(), "nope".to_owned()]).unwrap_err().to_string();
+        let (complaint, listed) = error.split_once("--only takes ").unwrap();
+        assert!(complaint.contains("`nope`"), "{error}");
+        let listed: Vec<String> = listed.split(", ").map(str::to_owned).collect();
+        assert!(listed.len() > 5 && listed.iter().all(|name| !name.contains(' ')), "{error}");
+        known(&listed).unwrap();
+        let only = |name: &String| COMMANDS.iter().any(|(command, _)| super::name(command) == name);
+        assert!(listed.iter().all(only));
+    }
 }
