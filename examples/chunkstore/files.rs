@@ -61,15 +61,17 @@ pub(crate) fn discard(dir: &Path) -> Result<(), FileError> {
     fs::remove_file(&path).map_err(FileError::of("removing", &path))
 }
 
-/// Writes a store of `chunks` chunks for each of `replicas` replicas, telling `progress` how many chunks are done.
+/// Writes a store of `chunks` chunks for each of `replicas` replicas, telling `progress` how many chunks are done. What it wrote is
+/// removed if it fails.
 pub(crate) fn make(dir: &Path, replicas: usize, chunks: u32, seed: u64, mut progress: impl FnMut(u32)) -> Result<(), FileError> {
+    let mut draft = Draft(Vec::new());
     let mut files = Vec::with_capacity(replicas);
     for number in 0..replicas {
         let path = replica_path(dir, number);
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(FileError::of("creating", parent))?;
+            draft.dir(parent)?;
         }
-        files.push((File::create(&path).map_err(FileError::of("creating", &path))?, path));
+        files.push((draft.file(&path)?, path));
     }
     let mut random = fastrand::Rng::with_seed(seed);
     let mut chunk = vec![0; CHUNK];
@@ -86,7 +88,49 @@ pub(crate) fn make(dir: &Path, replicas: usize, chunks: u32, seed: u64, mut prog
         file.sync_all().map_err(FileError::of("writing", path))?;
     }
     // The index comes last: a store that was not finished has none.
-    Index { sums }.write(&index_path(dir))
+    let path = index_path(dir);
+    let mut file = draft.file(&path)?;
+    file.write_all(&Index { sums }.to_bytes()).map_err(FileError::of("writing", &path))?;
+    draft.keep();
+    Ok(())
+}
+
+/// Files and directories that were made here, in order. They go again when this is dropped, unless it is kept.
+struct Draft(Vec<PathBuf>);
+
+impl Draft {
+    /// Makes a directory, and those above it.
+    fn dir(&mut self, path: &Path) -> Result<(), FileError> {
+        if path.as_os_str().is_empty() || path.is_dir() {
+            return Ok(());
+        }
+        if let Some(parent) = path.parent() {
+            self.dir(parent)?;
+        }
+        fs::create_dir(path).map_err(FileError::of("creating", path))?;
+        self.0.push(path.to_owned());
+        Ok(())
+    }
+
+    /// Makes a file, or empties the one that is there.
+    fn file(&mut self, path: &Path) -> Result<File, FileError> {
+        let file = File::create(path).map_err(FileError::of("creating", path))?;
+        self.0.push(path.to_owned());
+        Ok(file)
+    }
+
+    fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        for path in self.0.iter().rev() {
+            // The error that led here is the one to tell. A directory that holds something else stays.
+            let _ = if path.is_dir() { fs::remove_dir(path) } else { fs::remove_file(path) };
+        }
+    }
 }
 
 /// The checksum of every chunk.
@@ -124,10 +168,10 @@ impl Index {
         content.len() == CHUNK && self.sums.get(number as usize) == Some(&crc32c::crc32c(content))
     }
 
-    fn write(&self, path: &Path) -> Result<(), FileError> {
+    fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.sums.iter().flat_map(|sum| sum.to_le_bytes()));
-        fs::write(path, bytes).map_err(FileError::of("writing", path))
+        bytes
     }
 }
 
@@ -244,6 +288,27 @@ mod tests {
         assert!(
             !index.verify(0, &flipped) && !index.verify(1, &chunk) && !index.verify(0, &chunk[1..]) && !index.verify(2, &chunk)
         );
+    }
+
+    #[test]
+    fn a_full_disk_leaves_nothing_of_an_unfinished_store_and_all_else() {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = parent.path().join("store");
+        fs::create_dir_all(dir.join("replica-1")).unwrap();
+        fs::write(dir.join("replica-1/notes"), "mine").unwrap();
+        // The second replica's disk is the one that is always full.
+        std::os::unix::fs::symlink("/dev/full", replica_path(&dir, 1)).unwrap();
+        assert!(matches!(make(&dir, 2, 5, 7, |_| ()), Err(FileError::DiskFull(_))));
+        let left = |dir: &Path| -> Vec<_> { fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect() };
+        assert_eq!((left(&dir), left(&dir.join("replica-1"))), (vec!["replica-1".into()], vec!["notes".into()]));
+        // Directories that were not there go as well.
+        fs::write(parent.path().join("file"), "").unwrap();
+        let deep = parent.path().join("a/b");
+        let mut draft = Draft(Vec::new());
+        draft.dir(&deep).unwrap();
+        assert!(draft.dir(&parent.path().join("file/c")).is_err());
+        drop(draft);
+        assert!(!parent.path().join("a").exists() && parent.path().join("file").exists());
     }
 
     #[test]
