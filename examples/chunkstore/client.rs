@@ -14,19 +14,23 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use tautline_rpc::{CallOptions, Class, Local, Node, Peer, Wait};
+use tautline_net::port::PortUrl;
+use tautline_rpc::{Address, CallOptions, Class, Local, Node, Peer, Wait};
 use tautline_tied::{Choice, Delay, Mode, Percentile, Policy, Replicas, Stagger, TiedOptions};
 
 use crate::files::Index;
+use crate::json::JsonFile;
 use crate::server::{READ, STATS, Stats};
 use crate::sort::Sorts;
 use crate::table::{Outcome, table};
-use crate::{Failure, PolicyName, Progress, Read};
+use crate::{Failure, PolicyName, Progress, Read, any_port, check_replicas};
 
 /// Reads before the measured ones, so that sessions are open and delays are known.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// A read that takes longer is an error.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// A replica that does not say for longer what it counted is asked no more.
+const STATS_DEADLINE: Duration = Duration::from_secs(2);
 /// How soon a signal is noticed.
 const SIGNAL_CHECK: Duration = Duration::from_millis(20);
 const STOPPED: &str = "stopped by a signal";
@@ -35,7 +39,9 @@ const SORT_INPUT: u64 = 128 << 20;
 
 /// Reads for as long as asked, and reports.
 pub(crate) fn run(args: &Read) -> Result<(), Failure> {
+    check_replicas(&args.replicas)?;
     let index = Rc::new(Index::read(&args.dir)?);
+    let json = args.json.as_deref().map(JsonFile::claim).transpose()?;
     let stopped = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stopped))?;
@@ -45,10 +51,11 @@ pub(crate) fn run(args: &Read) -> Result<(), Failure> {
         let started = Sorts::start(&args.dir, args.sort.into(), SORT_INPUT);
         sorts = Some(started.map_err(|error| format!("starting the sorts in {} failed: {error}", args.dir.display()))?);
     }
-    let mut node = Node::builder("udp://0.0.0.0:0").wait(Wait::Park).build()?;
+    let addresses: Vec<Address> = args.replicas.iter().map(|replica| replica.address).collect();
+    let mut node = Node::builder(any_port(&addresses)).wait(Wait::Park).build()?;
     let local = node.local();
     let replicas = Replicas::builder()
-        .replicas(args.replicas.iter().map(|replica| replica.address))
+        .replicas(&args.replicas)
         .policy(policy(args.policy))
         // At random for every policy, so that they differ in nothing but the copies.
         .choice(Choice::Random)
@@ -62,11 +69,9 @@ pub(crate) fn run(args: &Read) -> Result<(), Failure> {
     }
     let outcome = outcome?;
 
-    if let Some(path) = &args.json {
-        let json = serde_json::to_string_pretty(&outcome)?;
-        std::fs::write(path, json + "\n").map_err(|error| format!("writing {} failed: {error}", path.display()))?;
-    } else {
-        print!("{}", table(std::slice::from_ref(&outcome)));
+    match json {
+        Some(json) => json.write(&outcome)?,
+        None => print!("{}", table(std::slice::from_ref(&outcome))),
     }
     match client.tally.borrow().first_error.as_deref() {
         Some(error) => {
@@ -143,12 +148,23 @@ impl Tally {
 
 impl Client {
     async fn measure(&self, args: &Read, sorts: &mut Option<Sorts>) -> Result<Outcome, Failure> {
-        let peers: Vec<Peer> = args.replicas.iter().map(|replica| self.local.peer(replica.address)).collect::<Result<_, _>>()?;
-        let before = self.stats(&peers).await?;
+        let peers: Vec<Peer> = args.replicas.iter().map(|replica| self.local.peer(replica)).collect::<Result<_, _>>()?;
+        let before = self.stats(&peers).await;
+        if let Some(Err(error)) = before.first()
+            && before.iter().all(Result::is_err)
+        {
+            return Err(format!("no replica answers (the first, {}: {error}): do they run?", args.replicas[0]).into());
+        }
+        for (replica, error) in failures(&args.replicas, &before) {
+            eprintln!("chunkstore: {replica} does not answer ({error}): the others are read, and what its disk reads is unknown");
+        }
         let mut random = fastrand::Rng::with_seed(args.seed);
         let mut progress = Progress::new();
-        let name =
-            if args.sort > 0 { format!("{}, {} sorts", args.policy.name(), args.sort) } else { args.policy.name().to_owned() };
+        let interference = interference(args, &before);
+        let name = match args.sort {
+            0 => format!("{}, {interference}", args.policy.name()),
+            count => format!("{}, {interference} ({count})", args.policy.name()),
+        };
 
         let start = self.local.now() + WARM_UP;
         let end = start + Duration::from_secs(args.seconds);
@@ -170,13 +186,17 @@ impl Client {
             if let Some(error) = sorts.as_mut().and_then(Sorts::failure) {
                 return Err(format!("a sort failed: {error}").into());
             }
+            // Until then there is nothing to count.
+            if self.tally.borrow().latency.is_empty() {
+                continue;
+            }
             progress.show(|| {
                 let tally = self.tally.borrow();
                 let seconds = self.local.now().since(start).as_secs();
                 format!(
                     "{name}: {seconds} of {} s, {} reads, p50 {:.2} ms, p99 {:.2} ms, {} errors",
                     args.seconds,
-                    tally.ended,
+                    tally.latency.len(),
                     tally.ms(0.5),
                     tally.ms(0.99),
                     tally.errors
@@ -189,8 +209,10 @@ impl Client {
         }
         // Losers that were at the disk come to their end, and are counted.
         self.local.sleep(Duration::from_millis(50)).await;
-        let after = self.stats(&peers).await?;
-        let outcome = self.outcome(args, &before, &after);
+        let after = self.stats(&peers).await;
+        let told: Vec<Result<Counted, String>> =
+            before.iter().zip(&after).map(|(before, after)| Counted::of(before, after)).collect();
+        let outcome = self.outcome(args, interference, &told);
         progress.end(&format!(
             "{name}: {} reads in {} s, p50 {:.2} ms, p99.9 {:.2} ms, {} errors{}",
             outcome.reads,
@@ -200,6 +222,9 @@ impl Client {
             outcome.errors,
             sorts.as_ref().map_or(String::new(), |sorts| format!(", {} sorts completed", sorts.finished()))
         ));
+        for (replica, error) in failures(&args.replicas, &told) {
+            eprintln!("chunkstore: {replica} did not tell what its disk read ({error})");
+        }
         Ok(outcome)
     }
 
@@ -229,42 +254,29 @@ impl Client {
         }
     }
 
-    async fn stats(&self, peers: &[Peer]) -> Result<Vec<Stats>, Failure> {
+    /// What each replica says that it counted, or why it says nothing. All are asked at once.
+    async fn stats(&self, peers: &[Peer]) -> Vec<Result<Stats, String>> {
+        let options = || CallOptions::new().deadline(STATS_DEADLINE);
+        let calls: Vec<_> = peers.iter().map(|peer| self.local.call(*peer, STATS, Vec::new(), options())).collect();
         let mut all = Vec::with_capacity(peers.len());
-        for peer in peers {
-            let reply = self.local.call(*peer, STATS, Vec::new(), CallOptions::new().deadline(DEADLINE)).await;
-            let reply = reply.map_err(|error| format!("{}: {error}: does the replica run?", peer.address()))?;
-            all.push(serde_json::from_slice(&reply)?);
+        for call in calls {
+            let reply = call.await.map_err(|error| error.to_string());
+            all.push(reply.and_then(|reply| serde_json::from_slice(&reply).map_err(|error| error.to_string())));
         }
-        Ok(all)
+        all
     }
 
-    fn outcome(&self, args: &Read, before: &[Stats], after: &[Stats]) -> Outcome {
+    fn outcome(&self, args: &Read, interference: &str, told: &[Result<Counted, String>]) -> Outcome {
         let tally = self.tally.borrow();
         let metrics = self.replicas.metrics();
         let class = metrics.class(Class::Interactive);
-        let disk_reads = after.iter().map(|stats| stats.reads).sum::<u64>() - before.iter().map(|stats| stats.reads).sum::<u64>();
-        let beyond = disk_reads.saturating_sub(tally.made - tally.errors);
+        // A sum that lacks one replica says nothing about double reads.
+        let disk_reads: Option<u64> = told.iter().map(|counted| counted.as_ref().ok().map(|counted| counted.reads)).sum();
+        let beyond = disk_reads.map(|reads| reads.saturating_sub(tally.made - tally.errors));
         let percent = |part: u64| part as f64 * 100.0 / (tally.made as f64).max(1.0);
-        // Of three medians the middle one, weighted by how many cancels each stands for.
-        let mut medians: Vec<(f64, u64)> =
-            after.iter().zip(before).map(|(after, before)| (after.cancel_us, after.cancels - before.cancels)).collect();
-        medians.retain(|(_, count)| *count > 0);
-        medians.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let half = medians.iter().map(|(_, count)| count).sum::<u64>().div_ceil(2);
-        let mut seen = 0;
-        let middle = medians.iter().find(|(_, count)| {
-            seen += count;
-            seen >= half
-        });
         Outcome {
             policy: args.policy.name().to_owned(),
-            interference: match (after.iter().any(|stats| stats.sorts), args.sort) {
-                (false, 0) => "idle",
-                (true, 0) => "sort",
-                (_, 1..) => "shared sort",
-            }
-            .to_owned(),
+            interference: interference.to_owned(),
             rate: args.rate,
             reads: tally.latency.len(),
             errors: tally.errors,
@@ -273,9 +285,81 @@ impl Client {
             p99_ms: tally.ms(0.99),
             p999_ms: tally.ms(0.999),
             extra_requests: percent(class.extra_copies()),
-            extra_disk_reads: percent(beyond),
+            extra_disk_reads: beyond.map(percent),
             double_starts: beyond,
-            cancel_us: middle.map(|(us, _)| *us),
+            silent: failures(&args.replicas, told).map(|(replica, _)| replica.to_string()).collect(),
+            cancel_us: middle(told.iter().flatten().map(|counted| (counted.cancel_us, counted.cancels)).collect()),
         }
+    }
+}
+
+/// What went on beside the reads, as the table calls it.
+fn interference(args: &Read, replicas: &[Result<Stats, String>]) -> &'static str {
+    match (replicas.iter().flatten().any(|stats| stats.sorts), args.sort) {
+        (false, 0) => "idle",
+        (true, 0) => "sort",
+        (_, 1..) => "shared sort",
+    }
+}
+
+/// The replicas that gave an error, and which.
+fn failures<'a, T>(replicas: &'a [PortUrl], given: &'a [Result<T, String>]) -> impl Iterator<Item = (&'a PortUrl, &'a str)> {
+    replicas.iter().zip(given).filter_map(|(replica, given)| given.as_ref().err().map(|error| (replica, error.as_str())))
+}
+
+/// What one replica counted during the run.
+#[derive(Debug, PartialEq)]
+struct Counted {
+    reads: u64,
+    cancels: u64,
+    /// The median, in microseconds.
+    cancel_us: f64,
+}
+
+impl Counted {
+    /// From what the replica said before and after.
+    fn of(before: &Result<Stats, String>, after: &Result<Stats, String>) -> Result<Counted, String> {
+        let (before, after) = (before.as_ref().map_err(String::clone)?, after.as_ref().map_err(String::clone)?);
+        if before.start != after.start {
+            return Err("it was started again during the run".to_owned());
+        }
+        Ok(Counted {
+            reads: after.reads.saturating_sub(before.reads),
+            cancels: after.cancels.saturating_sub(before.cancels),
+            cancel_us: after.cancel_us,
+        })
+    }
+}
+
+/// Of several medians the middle one, weighted by how many each stands for.
+fn middle(mut medians: Vec<(f64, u64)>) -> Option<f64> {
+    medians.retain(|(_, count)| *count > 0);
+    medians.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let half = medians.iter().map(|(_, count)| count).sum::<u64>().div_ceil(2);
+    let mut seen = 0;
+    let middle = medians.iter().find(|(_, count)| {
+        seen += count;
+        seen >= half
+    });
+    middle.map(|(median, _)| *median)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_counts_from_its_start_and_an_unknown_one_not_at_all() {
+        let stats = |start, reads| Ok(Stats { start, reads, ..Stats::default() });
+        assert_eq!(Counted::of(&stats(1, 10), &stats(1, 15)).unwrap().reads, 5);
+        assert!(Counted::of(&stats(1, 10), &stats(2, 15)).unwrap_err().contains("started again"));
+        assert_eq!(Counted::of(&Err("gone".to_owned()), &stats(2, 15)), Err("gone".to_owned()));
+        assert_eq!(Counted::of(&stats(1, 10), &Err("gone".to_owned())), Err("gone".to_owned()));
+    }
+
+    #[test]
+    fn the_middle_of_medians_is_the_one_that_most_cancels_stand_for() {
+        assert_eq!(middle(vec![(9.0, 1), (5.0, 10), (1.0, 2), (0.0, 0)]), Some(5.0));
+        assert_eq!(middle(vec![(0.0, 0)]), None);
     }
 }

@@ -14,6 +14,7 @@
 mod client;
 mod external;
 mod files;
+mod json;
 mod server;
 mod sort;
 mod table;
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tautline_net::port::PortUrl;
+use tautline_net::port::{Address, PortUrl};
 
 /// Any of the ways this program fails, already a sentence.
 type Failure = Box<dyn std::error::Error>;
@@ -87,7 +88,8 @@ struct Serve {
     /// Threads that read: as many reads are at the disk at once.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     workers: u8,
-    /// Sort a file of its own through the workers, for this share of a worker's time in percent.
+    /// Sort a file of the replica's own beside the reads, through its workers, for PERCENT of one worker's time, 1 to 90; without a
+    /// value 6. (`read --sort` is another thing: COUNT programs on the disk of all replicas.)
     #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "6",
           value_parser = clap::value_parser!(u8).range(1..=90))]
     sort: Option<u8>,
@@ -116,13 +118,14 @@ struct Read {
     /// How long to read, after a second of warm-up.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
-    /// Runs of the system's `sort` beside the reads, on the disk that all replicas share.
-    #[arg(long, value_name = "COUNT", default_value_t = 0, default_missing_value = "2", num_args = 0..=1)]
+    /// Run the system's `sort` beside the reads, COUNT at a time, on the disk that all replicas share; without a value 2. (`serve
+    /// --sort` is another thing: PERCENT of a replica's time.)
+    #[arg(long, value_name = "COUNT", default_value_t = 0, hide_default_value = true, default_missing_value = "2", num_args = 0..=1)]
     sort: u8,
     /// Seed of the arrivals and of the chunks that are read.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write the result to this file, as JSON.
+    /// Write the result to this file, as JSON, and print no table.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -220,6 +223,36 @@ fn print_table(results: &[PathBuf]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Refuses URLs that processes can't call each other by.
+fn check_replicas(replicas: &[PortUrl]) -> Result<(), Failure> {
+    for (number, url) in replicas.iter().enumerate() {
+        let Address::Inet(address) = url.address else {
+            return Err(
+                format!("{url} can't be reached from another process: give each replica a URL like udp://127.0.0.1:7000").into()
+            );
+        };
+        if address.ip().is_unspecified() {
+            return Err(format!("{url} is no address to call a replica at: give the one that its packets come from").into());
+        }
+        if address.port() == 0 {
+            return Err(format!("{url} leaves the port open: the other replicas and the clients have to know its number").into());
+        }
+        if replicas[..number].iter().any(|other| other.address == url.address) {
+            return Err(format!("{address} is in --replicas twice: give each replica an address of its own").into());
+        }
+    }
+    Ok(())
+}
+
+/// The URL of a free port that reaches all of `peers`: a socket of family IPv6, bound to every address, reaches IPv4 too.
+fn any_port(peers: &[Address]) -> &'static str {
+    let ipv6 = |peer: &Address| matches!(peer, Address::Inet(address) if address.is_ipv6());
+    if peers.iter().any(ipv6) { "udp://[::]:0" } else { "udp://0.0.0.0:0" }
+}
+
+/// Between lines of progress in a log.
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
+
 /// A line on the terminal that is rewritten in place; in a log, a line now and then.
 struct Progress {
     terminal: bool,
@@ -230,7 +263,10 @@ struct Progress {
 
 impl Progress {
     fn new() -> Progress {
-        Progress { terminal: std::io::stderr().is_terminal(), next: Instant::now(), shown: false }
+        let terminal = std::io::stderr().is_terminal();
+        // What is over soon needs no line in a log but its last.
+        let next = Instant::now() + if terminal { Duration::ZERO } else { LOG_INTERVAL };
+        Progress { terminal, next, shown: false }
     }
 
     /// Shows a line if it is time for one.
@@ -239,7 +275,7 @@ impl Progress {
         if now < self.next {
             return;
         }
-        self.next = now + if self.terminal { Duration::from_millis(250) } else { Duration::from_secs(5) };
+        self.next = now + if self.terminal { Duration::from_millis(250) } else { LOG_INTERVAL };
         if self.terminal {
             eprint!("\r\x1b[K{}", line());
             let _ = std::io::stderr().flush();
@@ -296,6 +332,25 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn replicas_have_addresses_that_others_can_call_and_each_its_own() {
+        let check = |urls: &str| {
+            let urls: Vec<PortUrl> = urls.split(',').map(|url| url.parse().unwrap()).collect();
+            check_replicas(&urls).map_err(|error| error.to_string())
+        };
+        check("udp://127.0.0.1:1,udp://127.0.0.1:2,udp://[::1]:1").unwrap();
+        for (urls, expected) in [
+            ("udp://127.0.0.1:1,udp://0.0.0.0:2", "udp://0.0.0.0:2 is no address to call"),
+            ("udp://[::]:2", "no address to call"),
+            ("udp://127.0.0.1:1,udp://127.0.0.1:0", "leaves the port open"),
+            ("udp://127.0.0.1:1,udp://127.0.0.1:2,udp://127.0.0.1:1?trace=1", "127.0.0.1:1 is in --replicas twice"),
+            ("mem://a", "another process"),
+        ] {
+            let error = check(urls).unwrap_err();
+            assert!(error.contains(expected), "{urls}: {error}");
+        }
     }
 
     #[test]

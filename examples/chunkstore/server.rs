@@ -13,7 +13,7 @@ use tautline_tied::{TieServer, TieServerConfig};
 
 use crate::files::{Access, Chunks, replica_path};
 use crate::upkeep::Upkeep;
-use crate::{Failure, Serve};
+use crate::{Failure, Serve, check_replicas};
 
 /// Takes a chunk's number as 32 bits, little endian; gives its bytes.
 pub(crate) const READ: Method = Method::named("chunkstore.Chunks/Read");
@@ -23,6 +23,8 @@ pub(crate) const STATS: Method = Method::named("chunkstore.Chunks/Stats");
 /// What a replica has counted since it was started.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Stats {
+    /// Tells one start of the replica from the next.
+    pub(crate) start: u64,
     /// Whether the replica sorts beside its reads.
     pub(crate) sorts: bool,
     /// Reads that went to the disk.
@@ -39,6 +41,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         let given = args.replicas.len();
         return Err(format!("--replica {} is not among the {given} --replicas, which count from 0", args.replica).into());
     };
+    check_replicas(&args.replicas)?;
     let chunks = Arc::new(Chunks::open(&args.dir, args.replica)?);
     // A read takes many times as long as a wake-up, and replicas and client may share a few cores: who looks for work there is in the
     // way of who has some.
@@ -53,8 +56,8 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         eprintln!("replica {} serves {} chunks at {url}, read by {}", args.replica, chunks.count(), chunks.access());
     }
     node.serve(READ, Service::workers(move |request| read(&chunks, &counter, &request)))?;
-    let sorts = args.sort.is_some();
-    node.serve(STATS, Service::inline(move |_| stats(&reads, &ties, sorts)))?;
+    let (start, sorts) = (fastrand::u64(..), args.sort.is_some());
+    node.serve(STATS, Service::inline(move |_| stats(start, sorts, &reads, &ties)))?;
     let upkeep = match args.sort {
         Some(percent) => {
             let dir = replica_path(&args.dir, args.replica);
@@ -89,9 +92,10 @@ fn read(chunks: &Chunks, reads: &AtomicU64, request: &Request) -> Result<Reply, 
     }
 }
 
-fn stats(reads: &AtomicU64, ties: &TieServer, sorts: bool) -> Result<Reply, Status> {
+fn stats(start: u64, sorts: bool, reads: &AtomicU64, ties: &TieServer) -> Result<Reply, Status> {
     let metrics = ties.metrics();
     let stats = Stats {
+        start,
         sorts,
         reads: reads.load(Ordering::Relaxed),
         cancels: metrics.cancel_round_trip.count(),

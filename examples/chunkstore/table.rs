@@ -27,10 +27,13 @@ pub(crate) struct Outcome {
     pub(crate) p999_ms: f64,
     /// Copies sent beyond one a read, in percent of the reads.
     pub(crate) extra_requests: f64,
-    /// Disk reads beyond one a read, counted by the servers, in percent of the reads.
-    pub(crate) extra_disk_reads: f64,
-    /// Reads that two replicas started.
-    pub(crate) double_starts: u64,
+    /// Disk reads beyond one a read, counted by the servers, in percent of the reads; `None` where one of them did not tell.
+    pub(crate) extra_disk_reads: Option<f64>,
+    /// Reads that two replicas started; `None` where a replica did not tell what it read.
+    pub(crate) double_starts: Option<u64>,
+    /// The replicas that did not tell what they read, or were started again during the run.
+    #[serde(default)]
+    pub(crate) silent: Vec<String>,
     /// From a replica's start to the flip of the queued copy elsewhere, the median in microseconds; `None` where nothing was cancelled.
     pub(crate) cancel_us: Option<f64>,
 }
@@ -41,6 +44,7 @@ Times run from the moment a read was due until it was verified; a first second o
 Extra requests: copies sent beyond one a read. Extra disk reads: what the replicas read beyond one a read, because two of them
 started the same one (double starts). Cancel: from one replica's start to the drop of the copy that another had queued.
 ";
+const UNKNOWN: &str = "?: a replica did not tell what it read.\n";
 
 /// The table of `outcomes`, in the order given, and what its columns are.
 pub(crate) fn table(outcomes: &[Outcome]) -> String {
@@ -62,14 +66,21 @@ pub(crate) fn table(outcomes: &[Outcome]) -> String {
                 format!("{:.2}", o.p99_ms),
                 format!("{:.2}", o.p999_ms),
                 format!("{:.1} %", o.extra_requests),
-                format!("{:.1} %", o.extra_disk_reads),
-                o.double_starts.to_string(),
-                o.cancel_us.map_or("-".to_owned(), |us| format!("{us:.0}")),
+                o.extra_disk_reads.map_or("?".to_owned(), |percent| format!("{percent:.1} %")),
+                o.double_starts.map_or("?".to_owned(), |starts| starts.to_string()),
+                match o.cancel_us {
+                    Some(us) => format!("{us:.0}"),
+                    None if o.silent.is_empty() => "-".to_owned(),
+                    None => "?".to_owned(),
+                },
             ],
         );
     }
     out.push('\n');
     out.push_str(LEGEND);
+    if outcomes.iter().any(|outcome| !outcome.silent.is_empty()) {
+        out.push_str(UNKNOWN);
+    }
     out
 }
 
@@ -101,8 +112,9 @@ mod tests {
             p99_ms: 2.25,
             p999_ms: 31.0,
             extra_requests: 4.94,
-            extra_disk_reads: 0.31,
-            double_starts: 3,
+            extra_disk_reads: Some(0.31),
+            double_starts: Some(3),
+            silent: Vec::new(),
             cancel_us,
         }
     }
@@ -115,6 +127,19 @@ mod tests {
         assert!(lines[2].starts_with("idle        tied") && lines[3].starts_with("sort        none"), "{text}");
         assert!(lines[2].ends_with("15") && lines[3].ends_with('-'), "{text}");
         assert_eq!(lines[2].find("31.00"), lines[3].find("31.00"));
+    }
+
+    #[test]
+    fn what_a_replica_did_not_tell_is_a_question_mark() {
+        let known = outcome("none", "idle", None);
+        assert!(!table(std::slice::from_ref(&known)).contains('?'));
+        let unknown =
+            Outcome { extra_disk_reads: None, double_starts: None, silent: vec!["127.0.0.1:1".to_owned()], ..known.clone() };
+        let text = table(&[known, unknown]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[3].matches('?').count(), 3, "{text}");
+        assert_eq!(lines[2].len(), lines[3].len(), "{text}");
+        assert!(text.contains("?: a replica did not tell"), "{text}");
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use tautline_rpc::{Address, CallOptions, Class, Code, Method, Node, Reply, Request, Service, Status, Wait};
 
-use crate::Failure;
 use crate::external::External;
+use crate::{Failure, any_port};
 
 const STEP: Method = Method::named("chunkstore.Upkeep/Step");
 
@@ -57,11 +57,7 @@ fn step(sort: &Mutex<External>, secret: u64, request: &Request) -> Result<Reply,
 
 /// The asking side: step after step, with pauses that keep the share on average and come at random.
 fn ask(server: Address, secret: u64, share: f64, stopped: &AtomicBool) -> Result<(), Failure> {
-    let any = match server {
-        Address::Inet(address) if address.is_ipv6() => "udp://[::]:0",
-        _ => "udp://0.0.0.0:0",
-    };
-    let mut node = Node::builder(any).wait(Wait::Park).build()?;
+    let mut node = Node::builder(any_port(&[server])).wait(Wait::Park).build()?;
     let local = node.local();
     let peer = local.peer(server)?;
     node.block_on(async {
