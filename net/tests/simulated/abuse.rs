@@ -17,16 +17,16 @@ const SECOND: Duration = Duration::from_secs(1);
 const MTU: usize = 1344;
 
 /// A peer without an endpoint.
-struct Rogue {
+pub(crate) struct Rogue {
     port: SimPort,
     to: Address,
     /// The other side's id for the session.
-    session: u64,
+    pub(crate) session: u64,
     number: u32,
 }
 
 impl Rogue {
-    fn open(world: &mut World, name: &str, to: usize) -> Rogue {
+    pub(crate) fn open(world: &mut World, name: &str, to: usize) -> Rogue {
         let config = SimPortConfig { mtu: MTU, ..SimPortConfig::default() };
         let port = world.network.port_with(name, config).unwrap();
         let mut rogue = Rogue { port, to: world.address(to), session: 0, number: 0 };
@@ -98,7 +98,7 @@ impl Rogue {
         packet
     }
 
-    fn send(&mut self, mut packet: Vec<u8>) {
+    pub(crate) fn send(&mut self, mut packet: Vec<u8>) {
         Header::seal(&mut packet);
         let mut frames = Vec::new();
         assert_eq!(self.port.allocate(Purpose::Transmit, &mut frames, 1), 1);
@@ -108,7 +108,7 @@ impl Rogue {
         self.port.transmit(&mut VecDeque::from([Datagram { frame, peer: self.to }])).unwrap();
     }
 
-    fn receive(&mut self) -> Vec<Vec<u8>> {
+    pub(crate) fn receive(&mut self) -> Vec<Vec<u8>> {
         let mut arrived = Vec::new();
         self.port.receive(&mut arrived, 10_000).unwrap();
         arrived.into_iter().map(|datagram| datagram.frame.data().to_vec()).collect()

@@ -4,6 +4,7 @@
 //! that many.
 
 mod abuse;
+mod babble;
 mod behaviour;
 mod failure;
 mod seeds;
