@@ -138,7 +138,7 @@ pub use node::config::{NodeConfig, Wait};
 pub use node::{Node, Usage};
 pub use options::{CallOptions, Extension};
 pub use request::{Origin, Reply, Request};
-pub use service::{Answer, Service};
+pub use service::{HandlerResult, Service};
 pub use sleep::{Sleep, YieldNow};
 pub use status::{Code, Status};
 

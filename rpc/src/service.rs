@@ -10,11 +10,11 @@ use crate::request::{Reply, Request};
 use crate::status::{Code, Status};
 
 /// What a handler returns.
-pub type Answer = Result<Reply, Status>;
+pub type HandlerResult = Result<Reply, Status>;
 
-pub(crate) type InlineHandler = Box<dyn FnMut(&mut Request) -> Answer>;
-pub(crate) type WorkerHandler = Arc<dyn Fn(Request) -> Answer + Send + Sync>;
-pub(crate) type FutureHandler = Rc<dyn Fn(Request) -> Pin<Box<dyn Future<Output = Answer>>>>;
+pub(crate) type InlineHandler = Box<dyn FnMut(&mut Request) -> HandlerResult>;
+pub(crate) type WorkerHandler = Arc<dyn Fn(Request) -> HandlerResult + Send + Sync>;
+pub(crate) type FutureHandler = Rc<dyn Fn(Request) -> Pin<Box<dyn Future<Output = HandlerResult>>>>;
 
 /// A handler and how it is run. A handler that panics answers [`Code::Internal`] and serves on.
 pub struct Service {
@@ -32,12 +32,12 @@ pub(crate) enum Handler {
 impl Service {
     /// A handler for work of a few microseconds, run by the poller itself: the fastest way, and while it runs nothing else does. It
     /// runs where its request is received, unless others wait or a hook wants to see it: then it goes through the run queue.
-    pub fn inline(handler: impl FnMut(&mut Request) -> Answer + 'static) -> Service {
+    pub fn inline(handler: impl FnMut(&mut Request) -> HandlerResult + 'static) -> Service {
         Service::new(Handler::Inline(Box::new(handler)))
     }
 
     /// A handler for longer or blocking work, run by one of the node's worker threads (by the poller if it has none).
-    pub fn workers(handler: impl Fn(Request) -> Answer + Send + Sync + 'static) -> Service {
+    pub fn workers(handler: impl Fn(Request) -> HandlerResult + Send + Sync + 'static) -> Service {
         Service::new(Handler::Workers(Arc::new(handler)))
     }
 
@@ -45,7 +45,7 @@ impl Service {
     /// future is dropped, and with it its own calls, unless [`Service::finish_when_cancelled`].
     pub fn future<F>(handler: impl Fn(Request) -> F + 'static) -> Service
     where
-        F: Future<Output = Answer> + 'static,
+        F: Future<Output = HandlerResult> + 'static,
     {
         Service::new(Handler::Future(Rc::new(move |request| Box::pin(handler(request)))))
     }
@@ -110,7 +110,7 @@ fn decode<M: Rpc>(request: &mut Request) -> Result<M::Request, Status> {
         .map_err(|CodecError(reason)| Status::new(Code::InvalidArgument, format!("the request can't be decoded: {reason}")))
 }
 
-fn encode<M: Rpc>(reply: M::Reply) -> Answer {
+fn encode<M: Rpc>(reply: M::Reply) -> HandlerResult {
     <M::Codec as Codec<M::Reply>>::encode(reply)
         .map(Reply::from)
         .map_err(|CodecError(reason)| Status::new(Code::Internal, format!("the reply can't be encoded: {reason}")))

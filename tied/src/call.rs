@@ -155,7 +155,8 @@ impl ReplicaCall {
             self.with_metrics(|metrics| metrics.suppressed_by_replicas += 1);
             return begun.race.not_sent(purpose);
         };
-        if purpose != Purpose::First && !self.shared.bucket.take() {
+        // The one without its tie is no extra copy: it stands for those that were refused.
+        if !matches!(purpose, Purpose::First | Purpose::Untied) && !self.shared.bucket.take() {
             self.with_metrics(|metrics| metrics.suppressed_by_budget += 1);
             return begun.race.not_sent(purpose);
         }
@@ -185,7 +186,23 @@ impl ReplicaCall {
         match purpose {
             Purpose::First => begun.chosen.first().copied(),
             // One that has pushed back since it was chosen asked not to be sent more.
-            Purpose::Tied => begun.chosen.get(begun.copies.len()).copied().filter(|replica| !standings.rests(*replica, now)),
+            Purpose::Tied => {
+                let next = begun.chosen.get(begun.copies.len()).copied();
+                next.filter(|replica| !standings.rests(*replica, now) && standings.takes_ties(*replica, now))
+            }
+            Purpose::Untied => {
+                let copies = || begun.copies.iter().zip(begun.race.copies());
+                let refused = |state| state == State::Failed(Failure::Untied);
+                let asked: SmallVec<[usize; 8]> = copies().map(|(copy, _)| copy.replica).collect();
+                let other = if self.settings.failover { standings.extra(&asked, now) } else { None };
+                other.or_else(|| {
+                    // One that refused the tie, and so can be reached.
+                    let failed = copies().filter(|(_, state)| !refused(state.state)).map(|(copy, _)| copy.replica);
+                    let failed: SmallVec<[usize; 8]> = failed.collect();
+                    let well = standings.extra(&failed, now).filter(|replica| asked.contains(replica));
+                    well.or_else(|| copies().find(|(_, state)| refused(state.state)).map(|(copy, _)| copy.replica))
+                })
+            }
             Purpose::Hedge | Purpose::Failover => {
                 let all: SmallVec<[usize; 8]> = begun.copies.iter().map(|copy| copy.replica).collect();
                 standings.extra(&all, now).or_else(|| {
@@ -253,7 +270,7 @@ impl ReplicaCall {
                         if matches!(error, CallError::DeadlineExceeded { .. } | CallError::Disconnected { .. }) {
                             self.shared.learn(self.class, copy.replica, since_sent, since_start, Sample::Censored);
                         }
-                        let failure = self.judge(&error, copy.replica, now);
+                        let failure = self.judge(&error, tied, copy.replica, now);
                         begun.race.failed(index, failure);
                         copy.error = Some(error);
                     }
@@ -264,7 +281,7 @@ impl ReplicaCall {
     }
 
     /// What a copy's error means for the others, and for its replica.
-    fn judge(&self, error: &CallError, replica: usize, now: Time) -> Failure {
+    fn judge(&self, error: &CallError, tied: bool, replica: usize, now: Time) -> Failure {
         let mut standings = self.shared.standings.borrow_mut();
         // A policy that duplicates says that executing twice does no harm.
         let unexecuted = error.fate() <= Fate::NotExecuted;
@@ -283,7 +300,13 @@ impl ReplicaCall {
             CallError::Full(_) | CallError::Unsupported { .. } => Failure::Elsewhere,
             CallError::UnknownMethod(_) | CallError::Stopped { .. } => Failure::Everywhere,
             // This replica takes no ties; the others may (while a service is being upgraded, say).
-            CallError::Refused(status) if status.code == Code::Unimplemented => Failure::Elsewhere,
+            CallError::Refused(status) if tied && status.code == Code::Unimplemented => {
+                if standings.refused_tie(replica, now) {
+                    let replica = self.shared.peers[replica].address();
+                    tracing::warn!(%replica, "a replica takes no ties, so calls are sent there untied: install `TieServer` at its node");
+                }
+                Failure::Untied
+            }
             error if error.is_deterministic() => Failure::Everywhere,
             CallError::Status(status) | CallError::Refused(status) => {
                 if let Some(after) = status.retry_after {

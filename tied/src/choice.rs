@@ -3,7 +3,7 @@
 //! Every client draws its own pair of candidates, so clients with the same view do not all pick the same "best" server. A replica of
 //! which nothing is known counts as an average one, neither best nor worst. One that looked slow drifts back towards the average while
 //! it is not used, so it is tried again; one that pushed back, or can't be reached, rests: it gets no extra copies, and no
-//! originals while there is another. No replica is ever ruled out for an original: if all rest, the one that is back first gets it.
+//! originals while there is another. One that refused a tie is not tied to for a while. No replica is ever ruled out for an original: if all rest, the one that is back first gets it.
 
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ struct Standing {
     failures: u32,
     /// Copies given up unanswered in a row.
     unanswered: u32,
+    /// Until when it is taken to take no ties; it was never heard to refuse one if that is zero.
+    untied_until: Time,
 }
 
 /// The weight of a new latency in its mean.
@@ -40,6 +42,8 @@ const WEIGHT: f64 = 0.1;
 const HALF_LIFE: Duration = Duration::from_secs(1);
 /// A longer rest is not believed, whatever a server asks for.
 const LONGEST_REST: Duration = Duration::from_secs(10);
+/// How long a replica that refused a tie is not tied to: an upgrade of a fleet takes minutes, and a refusal costs a round trip.
+pub const UNTIED: Duration = Duration::from_secs(30);
 /// So many copies in a row without an answer mean that a replica is silent, not slow.
 const SILENT: u32 = 16;
 
@@ -58,6 +62,20 @@ impl Standings {
     /// A replica for another copy of a call: not one of `taken`, and none that rests.
     pub fn extra(&mut self, taken: &[usize], now: Time) -> Option<usize> {
         let well = self.candidates(taken, now);
+        self.choose(&well, now)
+    }
+
+    /// A replica for a call's first copy, of those that are well and take ties; `None` if fewer than two do, for one can't be tied.
+    pub fn tied(&mut self, now: Time) -> Option<usize> {
+        let mut well = self.candidates(&[], now);
+        well.retain(|replica| self.takes_ties(*replica, now));
+        if well.len() < 2 { None } else { self.choose(&well, now) }
+    }
+
+    /// A replica for another copy of a tie: not one of `taken`, none that rests, and none that takes no ties.
+    pub fn tied_to(&mut self, taken: &[usize], now: Time) -> Option<usize> {
+        let mut well = self.candidates(taken, now);
+        well.retain(|replica| self.takes_ties(*replica, now));
         self.choose(&well, now)
     }
 
@@ -95,6 +113,16 @@ impl Standings {
     pub fn pushed_back(&mut self, replica: usize, retry_after: Option<Duration>, now: Time) {
         let standing = &mut self.replicas[replica];
         standing.rests_until = standing.rests_until.max(now + retry_after.unwrap_or(self.rest).min(LONGEST_REST));
+    }
+
+    /// A replica refused a tie: it has no part in any for [`UNTIED`]. `true` the first time.
+    pub fn refused_tie(&mut self, replica: usize, now: Time) -> bool {
+        std::mem::replace(&mut self.replicas[replica].untied_until, now + UNTIED) == Time::ZERO
+    }
+
+    /// Whether a replica takes ties, as far as is known.
+    pub fn takes_ties(&self, replica: usize, now: Time) -> bool {
+        self.replicas[replica].untied_until <= now
     }
 
     /// A replica could not be reached.
@@ -207,6 +235,19 @@ mod tests {
             picks[standings.original(Time::ZERO).unwrap()] += 1;
         }
         assert!((150..250).contains(&picks[0]) && picks[1] > 80 && picks[2] > 30, "the best of a random pair: {picks:?}");
+    }
+
+    #[test]
+    fn a_replica_that_refused_a_tie_is_left_out_of_ties_for_a_while_and_of_nothing_else() {
+        let mut standings = standings(3, Choice::Ordered);
+        let start = Time::ZERO + MS;
+        assert!(standings.refused_tie(0, start), "the first time");
+        assert!(!standings.refused_tie(0, start));
+        assert_eq!((standings.tied(start), standings.original(start)), (Some(1), Some(0)));
+        assert_eq!((standings.tied_to(&[1], start), standings.extra(&[1], start)), (Some(2), Some(0)));
+        standings.refused_tie(1, start);
+        assert_eq!(standings.tied(start), None, "one replica can't be tied");
+        assert_eq!(standings.tied(start + UNTIED), Some(0));
     }
 
     #[test]

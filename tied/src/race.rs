@@ -7,6 +7,7 @@
 //! - an error that every replica would repeat ends the call at once;
 //! - a copy that can't be sent, for want of budget or of a replica, changes nothing for those that were;
 //! - when no copy is under way the call is sent again or ends, there and then;
+//! - that a server takes no ties is no error of the call: it is sent once more, without a tie;
 //! - the number of sends of a call is bounded.
 
 use std::time::Duration;
@@ -57,11 +58,13 @@ pub enum Purpose {
     Hedge,
     /// The others are gone.
     Failover,
+    /// The others' servers took no ties: the call itself, without one.
+    Untied,
 }
 
 impl Purpose {
     /// Every purpose.
-    pub const ALL: [Purpose; 4] = [Purpose::First, Purpose::Tied, Purpose::Hedge, Purpose::Failover];
+    pub const ALL: [Purpose; 5] = [Purpose::First, Purpose::Tied, Purpose::Hedge, Purpose::Failover, Purpose::Untied];
 
     /// Its name in metrics.
     pub const fn name(self) -> &'static str {
@@ -70,6 +73,7 @@ impl Purpose {
             Purpose::Tied => "tied",
             Purpose::Hedge => "hedge",
             Purpose::Failover => "failover",
+            Purpose::Untied => "untied",
         }
     }
 }
@@ -94,6 +98,8 @@ pub enum Step {
 pub enum Failure {
     /// Another replica may answer: this one refused, or is gone.
     Elsewhere,
+    /// Its server takes no ties, and has not executed it; it would take the call itself.
+    Untied,
     /// Sending it again is no use or no right, though a copy under way may still answer.
     Here,
     /// Every replica would say the same.
@@ -135,6 +141,8 @@ pub struct Race {
     no_tie: bool,
     no_hedge: bool,
     no_failover: bool,
+    /// It was sent without its tie, or can't be.
+    untied: bool,
     failovers: u8,
     hedged: u8,
     /// When a copy is known to have started.
@@ -150,6 +158,7 @@ impl Race {
             no_tie: false,
             no_hedge: false,
             no_failover: false,
+            untied: false,
             failovers: 0,
             hedged: 0,
             started: None,
@@ -185,6 +194,10 @@ impl Race {
                 // What started before is over.
                 self.started = None;
             }
+            Purpose::Untied => {
+                self.untied = true;
+                self.started = None;
+            }
             Purpose::First | Purpose::Tied => {}
         }
         self.copies.push(Copy { purpose, sent: now, started: None, state: State::Live });
@@ -197,6 +210,7 @@ impl Race {
             Purpose::Tied => self.no_tie = true,
             Purpose::Hedge => self.no_hedge = true,
             Purpose::First | Purpose::Failover => self.no_failover = true,
+            Purpose::Untied => self.untied = true,
         }
     }
 
@@ -237,7 +251,7 @@ impl Race {
     pub fn suppressed_by_start(&self) -> u8 {
         let tied = self.copies.iter().filter(|copy| matches!(copy.purpose, Purpose::First | Purpose::Tied)).count() as u8;
         match self.plan.shape {
-            Shape::Tied { .. } if self.started.is_some() && !self.no_tie && self.failovers == 0 => {
+            Shape::Tied { .. } if self.started.is_some() && !self.no_tie && self.failovers == 0 && !self.untied => {
                 self.plan.copies.saturating_sub(tied)
             }
             _ => 0,
@@ -254,7 +268,11 @@ impl Race {
     fn nothing_under_way(&self) -> Step {
         // What a tie took away is given back when the copy it was taken for fails.
         let dropped = self.copies.iter().any(|copy| copy.state == State::Dropped);
-        let elsewhere = self.copies.iter().all(|copy| matches!(copy.state, State::Failed(Failure::Elsewhere) | State::Dropped));
+        let harmless = |state| matches!(state, State::Failed(Failure::Elsewhere | Failure::Untied) | State::Dropped);
+        let elsewhere = self.copies.iter().all(|copy| harmless(copy.state));
+        if elsewhere && !self.untied && self.copies.iter().any(|copy| copy.state == State::Failed(Failure::Untied)) {
+            return Step::Send(Purpose::Untied);
+        }
         if (elsewhere || dropped) && !self.no_failover && self.failovers < self.plan.failovers {
             return Step::Send(Purpose::Failover);
         }
@@ -279,8 +297,8 @@ impl Race {
                 (self.hedged == 0 && !self.no_hedge).then_some((due, Purpose::Hedge))
             }
             Shape::Tied { stagger, .. } => {
-                // A copy that a failover replaced is no longer one of the tie.
-                let more = sent < self.plan.copies && self.failovers == 0 && !self.no_tie;
+                // A copy that replaced another is not one of the tie.
+                let more = sent < self.plan.copies && self.failovers == 0 && !self.untied && !self.no_tie;
                 more.then_some((last + stagger, Purpose::Tied))
             }
         }
@@ -414,6 +432,29 @@ mod tests {
         assert_eq!(race.step(at(5)), Step::Lost(0));
     }
 
+    #[test]
+    fn a_call_whose_ties_were_all_refused_is_sent_once_without_one() {
+        let mut race = race(Shape::Tied { stagger: 2 * MS, then_hedge: None });
+        race.sent(Purpose::Tied, at(2));
+        race.failed(0, Failure::Untied);
+        assert_eq!(race.step(at(3)), Step::Wait(None), "the other one may take ties");
+        race.failed(1, Failure::Untied);
+        assert_eq!(race.step(at(4)), Step::Send(Purpose::Untied));
+        race.sent(Purpose::Untied, at(4));
+        assert_eq!(race.step(at(100)), Step::Wait(None), "tied again");
+        race.failed(2, Failure::Here);
+        assert_eq!(race.step(at(101)), Step::Lost(2));
+    }
+
+    #[test]
+    fn a_call_that_broke_one_replica_is_not_tried_without_its_tie() {
+        let mut race = race(Shape::Tied { stagger: 2 * MS, then_hedge: None });
+        race.sent(Purpose::Tied, at(2));
+        race.failed(0, Failure::Untied);
+        race.failed(1, Failure::Here);
+        assert!(matches!(race.step(at(3)), Step::Lost(_)));
+    }
+
     #[derive(Clone, Debug)]
     enum Event {
         Advance(u64),
@@ -426,7 +467,7 @@ mod tests {
 
     fn event() -> impl Strategy<Value = Event> {
         let index = any::<prop::sample::Index>;
-        let failure = prop_oneof![Just(Failure::Elsewhere), Just(Failure::Here), Just(Failure::Everywhere)];
+        let failure = prop_oneof![Just(Failure::Elsewhere), Just(Failure::Untied), Just(Failure::Here), Just(Failure::Everywhere)];
         prop_oneof![
             (0u64..20).prop_map(Event::Advance),
             index().prop_map(Event::Started),
@@ -487,7 +528,8 @@ mod tests {
                     // Each is under way at most once, and none is sent after the end.
                     prop_assert!(over.is_none(), "a copy sent after the end");
                 }
-                prop_assert!(race.copies().len() <= usize::from(copies + failovers) + 1);
+                // One may be a hedge, and one is the call without its tie.
+                prop_assert!(race.copies().len() <= usize::from(copies + failovers) + 2);
                 if matches!(over, Some(Step::Won(_)) | Some(Step::Lost(_))) {
                     break;
                 }

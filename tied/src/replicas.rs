@@ -4,10 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use smallvec::SmallVec;
 use tautline_net::class::Class;
 use tautline_net::clock::Time;
+use tautline_net::payload::Payload;
 use tautline_net::port::{Address, AddressError};
 use tautline_rpc::{CallError, CallOptions, Codec, CodecError, Local, Method, Peer, Rpc, ToAddress};
 
@@ -230,14 +230,14 @@ impl Replicas {
 
     /// Calls a method at one of the replicas, or several. The first copy is on its way when the future is first polled; dropping the
     /// future cancels all copies.
-    pub fn call(&self, method: Method, payload: impl Into<Bytes>, options: &TiedOptions) -> ReplicaCall {
-        ReplicaCall::new(self.shared.clone(), method, payload.into(), options)
+    pub fn call(&self, method: Method, payload: impl Into<Payload>, options: &TiedOptions) -> ReplicaCall {
+        ReplicaCall::new(self.shared.clone(), method, payload.into().into_bytes(), options)
     }
 
     /// [`Replicas::call`] with the types of `M`.
     pub fn call_typed<M: Rpc>(&self, request: M::Request, options: &TiedOptions) -> TypedReplicaCall<M> {
         TypedReplicaCall::new(match <M::Codec as Codec<M::Request>>::encode(request) {
-            Ok(payload) => Ok(self.call(M::METHOD, payload.into_bytes(), options)),
+            Ok(payload) => Ok(self.call(M::METHOD, payload, options)),
             Err(CodecError(reason)) => Err(CallError::Encode(reason)),
         })
     }
@@ -325,11 +325,13 @@ impl Shared {
     /// The replicas of a call under its policy, the first of them for the first copy.
     pub(crate) fn choose(&self, settings: &Settings, first: Option<usize>, now: Time) -> SmallVec<[usize; MAX_COPIES]> {
         let mut standings = self.standings.borrow_mut();
-        let first = first.filter(|replica| *replica < self.peers.len()).or_else(|| standings.original(now));
+        let tied = matches!(settings.policy, Policy::Tied { .. });
+        let first = first.filter(|replica| *replica < self.peers.len());
+        let first = first.or_else(|| if tied { standings.tied(now) } else { None }).or_else(|| standings.original(now));
         let mut chosen = SmallVec::from_iter(first);
-        if matches!(settings.policy, Policy::Tied { .. }) {
+        if tied && chosen.iter().all(|replica| standings.takes_ties(*replica, now)) {
             while chosen.len() < usize::from(settings.copies()) {
-                let Some(next) = standings.extra(&chosen, now) else { break };
+                let Some(next) = standings.tied_to(&chosen, now) else { break };
                 chosen.push(next);
             }
         }

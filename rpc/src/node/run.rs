@@ -17,7 +17,7 @@ use crate::server::Kind;
 use crate::server::entries::Asked;
 use crate::server::runqueue::Job;
 use crate::server::workers::{call, panicked};
-use crate::service::{Answer, FutureHandler, InlineHandler, WorkerHandler};
+use crate::service::{FutureHandler, HandlerResult, InlineHandler, WorkerHandler};
 use crate::status::{Code, Status};
 
 /// A handler, on the poller's side.
@@ -166,7 +166,7 @@ struct Guard {
 }
 
 impl Guard {
-    fn finish(&mut self, answer: Answer, panicked: bool) {
+    fn finish(&mut self, answer: HandlerResult, panicked: bool) {
         self.open = false;
         let (ticket, at) = (self.ticket, self.at);
         self.shared.with(|core| {
@@ -194,7 +194,7 @@ impl Drop for Guard {
 
 /// Runs an inline handler; a panic is an answer too.
 #[inline]
-fn call_inline(handler: &mut InlineHandler, request: &mut Request) -> (Answer, bool) {
+fn call_inline(handler: &mut InlineHandler, request: &mut Request) -> (HandlerResult, bool) {
     match guarded(|| handler(request)) {
         Some(answer) => (answer, false),
         None => (Err(panicked()), true),

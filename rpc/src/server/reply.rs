@@ -14,7 +14,7 @@ use super::entries::Asked;
 use super::runqueue::Note;
 use crate::core::{Core, Notify};
 use crate::header::{CallNotice, ReplyHead, VERSION, kind, reply_flag};
-use crate::service::Answer;
+use crate::service::HandlerResult;
 use crate::status::{Code, Status};
 
 /// The token of messages whose loss is nobody's business here.
@@ -87,7 +87,7 @@ impl Core {
 
     /// Sends a handler's answer.
     #[inline]
-    pub(crate) fn send_answer(&mut self, asked: &Asked, answer: Answer, queue_delay: Duration) {
+    pub(crate) fn send_answer(&mut self, asked: &Asked, answer: HandlerResult, queue_delay: Duration) {
         match answer {
             Ok(reply) => {
                 self.metrics.serving(asked.service, asked.class).replies += 1;
@@ -165,7 +165,7 @@ impl Core {
     }
 
     /// A handler has ended.
-    pub(crate) fn finish_entry(&mut self, ticket: Ticket, answer: Answer, panicked: bool, started: Time, ended: Time) {
+    pub(crate) fn finish_entry(&mut self, ticket: Ticket, answer: HandlerResult, panicked: bool, started: Time, ended: Time) {
         if !self.server.queue.claims.finish(ticket) {
             return;
         }

@@ -14,7 +14,7 @@ use tautline_net::sync::queue::Queue;
 
 use crate::mail::Mail;
 use crate::request::Request;
-use crate::service::{Answer, WorkerHandler};
+use crate::service::{HandlerResult, WorkerHandler};
 
 /// What an entry holds until it starts.
 pub(crate) struct Job {
@@ -33,7 +33,7 @@ pub(crate) enum Note {
     /// The claim was won too late.
     Expired { ticket: Ticket },
     /// The handler ran.
-    Finished { ticket: Ticket, answer: Answer, panicked: bool, started: Time, ended: Time },
+    Finished { ticket: Ticket, answer: HandlerResult, panicked: bool, started: Time, ended: Time },
 }
 
 /// Shared by the poller and the workers.

@@ -14,7 +14,7 @@ use tautline_net::sync::claim::Ticket;
 use super::runqueue::{Note, RunQueue};
 use crate::guarded::guarded;
 use crate::request::Request;
-use crate::service::{Answer, WorkerHandler};
+use crate::service::{HandlerResult, WorkerHandler};
 use crate::status::{Code, Status};
 
 /// The threads; joined when dropped.
@@ -122,7 +122,7 @@ fn serve(queue: &RunQueue, ticket: Ticket, clock: &Clock) {
 }
 
 /// Runs a handler; a panic is an answer too.
-pub(crate) fn call(work: &WorkerHandler, request: Request) -> (Answer, bool) {
+pub(crate) fn call(work: &WorkerHandler, request: Request) -> (HandlerResult, bool) {
     match guarded(|| work(request)) {
         Some(answer) => (answer, false),
         None => (Err(panicked()), true),

@@ -361,24 +361,6 @@ fn a_tie_over_one_replica_is_a_plain_call() {
 }
 
 #[test]
-fn a_server_that_knows_no_ties_says_so() {
-    let mut world = pair(tied(Mode::Cancel, 100 * US));
-    world.kill(1);
-    world.kill(2);
-    let mut plain = tautline_rpc::Node::builder("sim://s1")
-        .port(Box::new(world.network.port("s1").unwrap()))
-        .clock(world.clock.clone())
-        .wait(tautline_rpc::Wait::Spin)
-        .build()
-        .unwrap();
-    plain.serve(crate::world::WORK, tautline_rpc::Service::inline(|_| Ok(Default::default()))).unwrap();
-    world.hosts[1].node = Some(plain);
-    let call = world.call(MS, TiedOptions::new());
-    let error = world.failed(call);
-    assert!(error.to_string().contains("nothing here takes extension"), "{error}");
-}
-
-#[test]
 fn a_tie_that_can_not_be_read_runs_untied() {
     let mut world = pair(Policy::None);
     // A byte of the tie's version is changed on its way: the packet's checksum would notice, so the sender does it.
@@ -410,10 +392,81 @@ fn a_copy_that_fails_at_once_does_not_end_a_tie() {
     world.assert_at_rest();
 }
 
+/// Calls in fours; every one must be answered.
+fn calls_in_fours(world: &mut World, calls: u32, options: TiedOptions) {
+    for _ in 0..calls / 4 {
+        let calls: Vec<u64> = (0..4).map(|_| world.call(MS, options)).collect();
+        for call in calls {
+            world.answered(call);
+            assert_eq!(world.executions(call).len(), 1, "what was refused was executed");
+        }
+    }
+}
+
+#[test]
+fn where_no_replica_takes_ties_every_call_is_answered_without_one() {
+    // At once, so that the second copy is always out when the first one is refused.
+    for stagger in [Duration::ZERO, 100 * US] {
+        for failover in [true, false] {
+            let settings = Settings { failover, ..Settings::new(tied(Mode::Cancel, stagger)) };
+            let mut world = pair(settings.policy);
+            world.restart(1, false);
+            world.restart(2, false);
+            let options = TiedOptions { settings: Some(settings), ..TiedOptions::new().deadline(Duration::from_secs(1)) };
+            calls_in_fours(&mut world, 80, options);
+            let metrics = world.replicas().metrics();
+            let metrics = metrics.class(Class::Normal);
+            assert_eq!((metrics.calls, metrics.answered), (80, 80));
+            let untied = metrics.sent_as(Purpose::Untied);
+            assert!((1..=8).contains(&untied), "{untied} ties were refused, and still tried");
+            assert_eq!(world.replicas().budget_left(), 100, "a refusal costs no work");
+            world.run_for(100 * MS);
+            world.assert_at_rest();
+        }
+    }
+}
+
+#[test]
+fn an_empty_budget_does_not_keep_a_call_from_being_sent_without_its_tie() {
+    let config = Config { budget: Budget::NONE, choice: Choice::Ordered, ..Config::uniform(tied(Mode::Cancel, 100 * US)) };
+    let mut world = World::with(1, 2, link(10 * US), NodeConfig::default(), config);
+    world.restart(1, false);
+    world.restart(2, false);
+    calls_in_fours(&mut world, 4, TiedOptions::new());
+}
+
+#[test]
+fn replicas_that_learn_ties_are_tied_again_after_a_while() {
+    let mut world = pair(tied(Mode::Cancel, 100 * US));
+    world.restart(1, false);
+    world.restart(2, false);
+    calls_in_fours(&mut world, 4, TiedOptions::new());
+    world.restart(1, true);
+    world.restart(2, true);
+    // The old sessions are found to be gone.
+    world.run_for(Duration::from_secs(10));
+    calls_in_fours(&mut world, 4, TiedOptions::new());
+    assert_eq!(world.ties(1).counters.admitted, 0, "tied to what refused a tie just now");
+    world.run_for(Duration::from_secs(31));
+    calls_in_fours(&mut world, 4, TiedOptions::new());
+    assert!(world.ties(1).counters.admitted > 0, "remembered for ever");
+    let untied = world.replicas().metrics().class(Class::Normal).sent_as(Purpose::Untied);
+    assert!(untied <= 4, "{untied}");
+}
+
 #[test]
 fn a_replica_that_takes_no_ties_is_passed_over() {
-    let mut world = pair(tied(Mode::Cancel, 100 * US));
-    world.restart_without_ties(1);
-    let call = world.call(MS, TiedOptions::new());
-    assert_eq!(world.answered(call), 2);
+    let config = Config { choice: Choice::Ordered, ..Config::uniform(tied(Mode::Cancel, 100 * US)) };
+    let mut world = World::with(1, 3, link(10 * US), NodeConfig::default(), config);
+    world.restart(1, false);
+    let first = world.call(MS, TiedOptions::new());
+    assert_eq!(world.answered(first), 2, "sent to a replica that had not refused it");
+    for _ in 0..10 {
+        let call = world.call(MS, TiedOptions::new());
+        assert_eq!(world.answered(call), 2);
+    }
+    assert_eq!(world.ties(2).counters.admitted, 10);
+    assert_eq!(world.metrics(1, |metrics| metrics.node.unsupported), 1);
+    let plain = world.call(MS, TiedOptions::new().policy(Policy::None));
+    assert_eq!(world.answered(plain), 1, "it serves everything else");
 }

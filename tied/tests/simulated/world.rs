@@ -178,10 +178,10 @@ impl World {
         host.node = Some(node);
     }
 
-    /// Starts a server again, as one that takes no ties.
-    pub(crate) fn restart_without_ties(&mut self, at: usize) {
+    /// Starts a server again, as one that takes ties or does not.
+    pub(crate) fn restart(&mut self, at: usize, takes_ties: bool) {
         self.kill(at);
-        self.hosts[at].takes_ties = false;
+        self.hosts[at].takes_ties = takes_ties;
         self.start(at);
     }
 
@@ -379,7 +379,7 @@ async fn work(
     mood: Rc<RefCell<Mood>>,
     server: usize,
     request: tautline_rpc::Request,
-) -> tautline_rpc::Answer {
+) -> tautline_rpc::HandlerResult {
     let (call, work) = parse(request.payload()).ok_or_else(|| Status::new(Code::InvalidArgument, "not a request"))?;
     let place = log.borrow().len();
     log.borrow_mut().push(Execution { server, call, at: local.now(), fate: Fate::Running });
