@@ -120,6 +120,9 @@ pub enum Limit {
     /// Messages to the node from other threads (`inbox`).
     #[error("the node's inbox from other threads is full")]
     Inbox,
+    /// Tasks of the node (`max_tasks`), one of which drives the call.
+    #[error("the node runs as many tasks as `max_tasks` allows")]
+    Tasks,
 }
 
 impl From<AddressError> for CallError {

@@ -20,6 +20,7 @@ use crate::codec::{Codec, CodecError, Rpc};
 use crate::core::Core;
 use crate::error::{CallError, SpawnError};
 use crate::executor::{Executor, Task};
+use crate::handle::Handle;
 use crate::hook::ControlError;
 use crate::mail::Mail;
 use crate::method::Method;
@@ -186,6 +187,18 @@ impl Local {
     /// The largest message in bytes that the node accepts; a call's head takes 24 of them, an extension its length.
     pub fn max_message(&self) -> usize {
         self.shared.core.borrow().endpoint.max_message()
+    }
+
+    /// Adds the metrics of something on this thread to the text of [`Metrics::prometheus`], for as long as it lives. `text` gives
+    /// them in the same format, each family after its `# HELP`; families of several sources are joined, so their samples need a
+    /// label to tell them apart. It must not call into the node, which is in use then.
+    pub fn metrics_source<T: 'static>(&self, of: &Rc<T>, text: impl Fn(&T) -> String + 'static) {
+        self.shared.core.borrow_mut().metrics.sources.add(of, text);
+    }
+
+    /// The node for other threads.
+    pub fn handle(&self) -> Handle {
+        Handle::new(self.shared.mail.clone(), self.address())
     }
 
     /// What the node has counted. Let go of it before the next call into the node.

@@ -4,6 +4,7 @@
 //! bound to exceed. Nothing is cleared when read.
 
 mod prometheus;
+pub(crate) mod sources;
 
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tautline_net::class::Class;
 use tautline_net::endpoint::EndpointCounters;
 use tautline_net::port::PortCounters;
 
+use self::sources::Sources;
 use crate::error::ErrorKind;
 use crate::method::{Method, MethodTable};
 
@@ -178,6 +180,8 @@ pub struct Metrics {
     client_limit: usize,
     /// What the endpoint and its port had counted when these metrics were last asked for.
     pub(crate) below: Option<(EndpointCounters, PortCounters)>,
+    /// What lives on the node and counts for itself.
+    pub(crate) sources: Sources,
 }
 
 /// Where the calls of all methods beyond the limit are counted.
@@ -192,6 +196,7 @@ impl Metrics {
             client_index: MethodTable::new(),
             client_limit,
             below: None,
+            sources: Sources::default(),
         }
     }
 
@@ -222,9 +227,9 @@ impl Metrics {
     }
 
     /// Everything in the text format of Prometheus, with what the endpoint and the port below had counted when the node or
-    /// [`Local`](crate::Local) gave these metrics.
+    /// [`Local`](crate::Local) gave these metrics, and the texts of [`Local::metrics_source`](crate::Local::metrics_source).
     pub fn prometheus(&self) -> String {
-        prometheus::text(self)
+        prometheus::text(self) + &self.sources.text()
     }
 
     pub(crate) fn add_service(&mut self, method: Method) {

@@ -96,7 +96,7 @@ impl Node {
 
     /// The node for other threads.
     pub fn handle(&self) -> Handle {
-        Handle::new(self.shared.mail.clone(), self.address())
+        self.local().handle()
     }
 
     /// The address that peers reach it by.

@@ -101,4 +101,4 @@ pub use metrics::{ClassMetrics, ReplicasMetrics, TieMetrics};
 pub use policy::{Choice, Config, Delay, Percentile, Policy, Settings, Stagger};
 pub use race::Purpose;
 pub use replicas::{Replicas, ReplicasBuilder, ReplicasError, TiedOptions};
-pub use server::{TieHook, TieServer, TieServerConfig};
+pub use server::{TieHook, TieServer, TieServerConfig, TieServerError};

@@ -153,13 +153,19 @@ impl ReplicasMetrics {
 
     /// The classes that were used, in the text format of Prometheus.
     pub fn prometheus(&self) -> String {
+        self.text(None)
+    }
+
+    /// The same, of a set that has a name.
+    pub(crate) fn text(&self, set: Option<&str>) -> String {
+        let set = set.map(|set| format!("set=\"{}\",", escape(set))).unwrap_or_default();
         let mut text = String::new();
         let used = || Class::ALL.into_iter().map(|class| (class, self.class(class))).filter(|(_, metrics)| metrics.calls > 0);
         let mut counter = |name: &str, help: &str, values: &dyn Fn(&ClassMetrics) -> Vec<(String, f64)>| {
             head(&mut text, name, help, "counter");
             for (class, metrics) in used() {
                 for (label, value) in values(metrics) {
-                    let _ = writeln!(text, "{name}{{class=\"{class}\"{}{label}}} {value}", comma(&label));
+                    let _ = writeln!(text, "{name}{{{set}class=\"{class}\"{}{label}}} {value}", comma(&label));
                 }
             }
         };
@@ -198,7 +204,7 @@ impl ReplicasMetrics {
         let name = "tautline_replica_latency_seconds";
         head(&mut text, name, "From a logical call to its answer.", "summary");
         for (class, metrics) in used() {
-            metrics.latency.summary(&mut text, name, &format!("class=\"{class}\""));
+            metrics.latency.summary(&mut text, name, &format!("{set}class=\"{class}\""));
         }
         text
     }
@@ -278,6 +284,11 @@ fn head(text: &mut String, name: &str, help: &str, kind: &str) {
     let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
+/// A label's value, as the format wants it.
+fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
 fn comma(labels: &str) -> &'static str {
     if labels.is_empty() { "" } else { "," }
 }
@@ -311,7 +322,9 @@ mod tests {
         ] {
             assert!(text.lines().any(|have| have == line), "{line} is not in\n{text}");
         }
-        assert!(!text.contains("normal"));
+        assert!(!text.contains("normal") && !text.contains("set="));
+        let named = metrics.text(Some("a\"b"));
+        assert!(named.contains("\ntautline_replica_double_starts_total{set=\"a\\\"b\",class=\"bulk\"} 1\n"), "{named}");
         let tie = TieMetrics {
             counters: TableCounters::default(),
             copies: 1,

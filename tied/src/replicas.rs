@@ -31,6 +31,7 @@ pub struct Replicas {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) local: Local,
+    name: String,
     pub(crate) peers: Vec<Peer>,
     pub(crate) config: Config,
     pub(crate) bucket: Bucket,
@@ -127,11 +128,17 @@ pub enum ReplicasError {
     Address(#[from] AddressError),
 }
 
+thread_local! {
+    /// Sets made on this thread without a name. A node belongs to one thread, so these are different at a node.
+    static SETS: Cell<u64> = const { Cell::new(0) };
+}
+
 /// Makes [`Replicas`].
 #[derive(Clone, Debug, Default)]
 pub struct ReplicasBuilder {
     addresses: Vec<Result<Address, AddressError>>,
     config: Config,
+    name: Option<String>,
 }
 
 impl ReplicasBuilder {
@@ -144,6 +151,13 @@ impl ReplicasBuilder {
     /// Adds replicas.
     pub fn replicas<R: ToAddress>(mut self, replicas: impl IntoIterator<Item = R>) -> ReplicasBuilder {
         self.addresses.extend(replicas.into_iter().map(|replica| replica.to_address()));
+        self
+    }
+
+    /// Names the set in its node's metrics, as the label `set`: another name for each set of a node. The default is a number, in
+    /// the order in which the thread made its sets.
+    pub fn name(mut self, name: impl Into<String>) -> ReplicasBuilder {
+        self.name = Some(name.into());
         self
     }
 
@@ -179,7 +193,7 @@ impl ReplicasBuilder {
         self
     }
 
-    /// The set, over the node that `local` is of.
+    /// The set, over the node that `local` is of. What it counts joins the node's [metrics](Local::metrics).
     pub fn build(self, local: &Local) -> Result<Replicas, ReplicasError> {
         let addresses = self.addresses.into_iter().collect::<Result<Vec<Address>, AddressError>>()?;
         if addresses.is_empty() {
@@ -196,20 +210,21 @@ impl ReplicasBuilder {
             None => (TieIds::random(), fastrand::Rng::new()),
         };
         let learnt = self.config.classes.map(|settings| Learnt::for_policy(settings.policy, self.config.estimator));
-        Ok(Replicas {
-            shared: Rc::new(Shared {
-                local: local.clone(),
-                bucket: Bucket::new(self.config.budget),
-                standings: RefCell::new(Standings::new(peers.len(), self.config.choice, self.config.rest, rng)),
-                metrics: RefCell::new(ReplicasMetrics::new()),
-                learnt: RefCell::new(learnt),
-                notices: RefCell::default(),
-                ids: RefCell::new(ids),
-                calls: Cell::new(0),
-                peers,
-                config: self.config,
-            }),
-        })
+        let shared = Rc::new(Shared {
+            local: local.clone(),
+            name: self.name.unwrap_or_else(|| SETS.replace(SETS.get() + 1).to_string()),
+            bucket: Bucket::new(self.config.budget),
+            standings: RefCell::new(Standings::new(peers.len(), self.config.choice, self.config.rest, rng)),
+            metrics: RefCell::new(ReplicasMetrics::new()),
+            learnt: RefCell::new(learnt),
+            notices: RefCell::default(),
+            ids: RefCell::new(ids),
+            calls: Cell::new(0),
+            peers,
+            config: self.config,
+        });
+        local.metrics_source(&shared, |shared| shared.metrics.borrow().text(Some(&shared.name)));
+        Ok(Replicas { shared })
     }
 }
 

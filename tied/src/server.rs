@@ -1,5 +1,5 @@
 //! The server's side of ties at a node: a hook of `rpc` that tells the other servers when a tied copy starts, and drops, demotes or
-//! stops copies here when they say so. The rules are in [`crate::table`].
+//! stops copies here when they say so. The rules are in [`crate::table`]. What it counts is part of its node's metrics.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,11 +9,11 @@ use tautline_net::clock::Time;
 use tautline_net::port::Address;
 use tautline_rpc::{Admit, Code, Entry, Hook, HookContext, Node, Origin, QueuedCancel, ServeError, Status};
 
-use crate::header::{Control, Outcome, TAG, TieHeader};
+use crate::header::{Control, Outcome, TAG, TieHeader, canonical};
 use crate::metrics::{Latency, TieMetrics};
 use crate::table::{Admission, Message, Queue, Removal, Table, TableConfig};
 
-/// How a server treats ties.
+/// How a server treats ties. `allowed` has no default that is of use: name the replicas there.
 pub type TieServerConfig = TableConfig;
 
 /// Ties at a serving node. Every replica that takes tied calls needs one; it belongs to its node's thread, and clones are the same
@@ -30,25 +30,52 @@ struct ServerState {
     unsent: u64,
 }
 
+/// Why ties could not be installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TieServerError {
+    /// No replica is allowed: every tie would be executed twice.
+    #[error(
+        "no replica may cancel here: put into `allowed` the address of each replica, this one's too, as clients call it (udp://10.0.0.1:7000)"
+    )]
+    Empty,
+    /// An address that servers bind to, and no packet comes from.
+    #[error(
+        "{0} is no replica's address: put into `allowed` the one that clients call (udp://10.0.0.1:7000), with its port, and not the wildcard that a server binds to"
+    )]
+    Wildcard(Address),
+    /// The node refuses the hook.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
 impl TieServer {
     /// Installs ties at `node`. Only the replicas in `config.allowed` are told of starts, and only they are listened to: name them all
-    /// (the node itself may be among them) by the addresses that clients use.
-    pub fn install(node: &mut Node, config: TieServerConfig) -> Result<TieServer, ServeError> {
-        let (server, hook) = TieServer::detached(config);
+    /// (the node itself may be among them) by the addresses that clients use. Where the others are not known yet, name the node
+    /// itself, and [`allow`](TieServer::allow) them later. What it counts joins the node's [metrics](Node::metrics).
+    pub fn install(node: &mut Node, config: TieServerConfig) -> Result<TieServer, TieServerError> {
+        let (server, hook) = TieServer::detached(config)?;
         node.hook(TAG, hook)?;
+        node.local().metrics_source(&server.state, |state| metrics(&state.borrow()).prometheus());
         Ok(server)
     }
 
     /// Ties that are at no node yet: the hook is for [`Node::hook`] with [`TAG`], by itself or within another hook that watches it.
-    pub fn detached(config: TieServerConfig) -> (TieServer, TieHook) {
+    pub fn detached(config: TieServerConfig) -> Result<(TieServer, TieHook), TieServerError> {
+        if config.allowed.is_empty() {
+            return Err(TieServerError::Empty);
+        }
+        config.allowed.iter().try_for_each(check)?;
         let state = ServerState { table: Table::new(config), round_trip: Latency::new(), unsent: 0 };
         let server = TieServer { state: Rc::new(RefCell::new(state)) };
-        (server.clone(), TieHook { server })
+        Ok((server.clone(), TieHook { server }))
     }
 
     /// Allows one more replica.
-    pub fn allow(&self, replica: Address) {
+    pub fn allow(&self, replica: Address) -> Result<(), TieServerError> {
+        check(&replica)?;
         self.state.borrow_mut().table.allow(replica);
+        Ok(())
     }
 
     /// Forgets a replica.
@@ -58,14 +85,25 @@ impl TieServer {
 
     /// What was counted so far.
     pub fn metrics(&self) -> TieMetrics {
-        let state = self.state.borrow();
-        TieMetrics {
-            counters: state.table.counters().clone(),
-            copies: state.table.len(),
-            tombstones: state.table.tombstones(),
-            cancel_round_trip: state.round_trip.clone(),
-            unsent: state.unsent,
-        }
+        metrics(&self.state.borrow())
+    }
+}
+
+fn metrics(state: &ServerState) -> TieMetrics {
+    TieMetrics {
+        counters: state.table.counters().clone(),
+        copies: state.table.len(),
+        tombstones: state.table.tombstones(),
+        cancel_round_trip: state.round_trip.clone(),
+        unsent: state.unsent,
+    }
+}
+
+/// Packets come from no wildcard, and no client calls one.
+fn check(replica: &Address) -> Result<(), TieServerError> {
+    match canonical(replica) {
+        Address::Inet(address) if address.ip().is_unspecified() || address.port() == 0 => Err(TieServerError::Wildcard(*replica)),
+        _ => Ok(()),
     }
 }
 
@@ -159,5 +197,32 @@ impl Queue<Entry> for NodeQueue<'_, '_> {
 
     fn stop(&mut self, entry: Entry) {
         self.0.cancel(entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tautline_rpc::ToAddress;
+
+    fn install(allowed: &[&str]) -> Result<TieServer, TieServerError> {
+        let allowed = allowed.iter().map(|name| name.to_address().unwrap()).collect();
+        let mut node = Node::builder("mem://tie-server").build().unwrap();
+        TieServer::install(&mut node, TieServerConfig { allowed, ..TieServerConfig::default() })
+    }
+
+    #[test]
+    fn a_server_that_could_cancel_nothing_is_refused_and_told_what_to_write() {
+        let error = install(&[]).unwrap_err();
+        assert_eq!(error, TieServerError::Empty);
+        assert!(error.to_string().contains("put into `allowed`"), "{error}");
+        for wildcard in ["0.0.0.0:7000", "[::]:7000", "[::ffff:0.0.0.0]:7000", "10.0.0.1:0"] {
+            let error = install(&["udp://10.0.0.2:7000", &format!("udp://{wildcard}")]).unwrap_err();
+            assert!(matches!(error, TieServerError::Wildcard(_)), "{wildcard}: {error}");
+            assert!(error.to_string().contains(wildcard) && error.to_string().contains("put into `allowed`"), "{error}");
+        }
+        let ties = install(&["udp://10.0.0.2:7000", "mem://a"]).unwrap();
+        assert!(ties.allow("udp://0.0.0.0:7000".to_address().unwrap()).is_err());
+        assert_eq!(ties.allow("udp://10.0.0.3:7000".to_address().unwrap()), Ok(()));
     }
 }

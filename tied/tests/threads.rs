@@ -145,3 +145,47 @@ fn hedges_at_once_are_answered_or_cancelled_and_nothing_is_left() {
     let policy = Policy::Hedged { delay: Delay::Fixed(Duration::from_micros(50)) };
     answers_everything("mem://tied-c", |n| format!("mem://tied-c{n}"), policy, 3, 1000);
 }
+
+/// The README's way to read metrics while `run` holds the node's thread.
+fn scrape(node: &Handle) -> Option<String> {
+    let (tell, told) = mpsc::channel();
+    node.execute(move |local| drop(tell.send(local.metrics().prometheus()))).then(|| told.recv().ok())?
+}
+
+#[test]
+fn one_scrape_from_another_thread_has_what_ties_and_replicas_counted() {
+    let (tell, handle) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let mut node = Node::builder("mem://tied-scrape").wait(Wait::Park).build().unwrap();
+        node.serve(WORK, Service::inline(|request| Ok(request.take_payload().into()))).unwrap();
+        let allowed = vec![node.address()];
+        TieServer::install(&mut node, TieServerConfig { allowed, ..TieServerConfig::default() }).unwrap();
+        let set = |name: &str| {
+            let builder = Replicas::builder().replica("mem://tied-scrape").policy(Policy::tied()).name(name);
+            builder.build(&node.local()).unwrap()
+        };
+        let (one, gone) = (set("one"), set("gone"));
+        for replicas in [&one, &gone] {
+            node.block_on(replicas.call(WORK, "hello", &TiedOptions::new())).unwrap();
+        }
+        drop(gone);
+        tell.send(node.handle()).unwrap();
+        node.run();
+        drop(one);
+    });
+    let handle = handle.recv().unwrap();
+    let text = scrape(&handle).unwrap();
+    for line in [
+        "tautline_replica_calls_total{set=\"one\",class=\"normal\",end=\"answered\"} 1",
+        "tautline_tie_cancels_total{what=\"stranger\"} 0",
+        "tautline_client_calls_total{method=\"test/Work\",class=\"normal\"} 2",
+    ] {
+        assert!(text.lines().any(|have| have == line), "{line} is not in\n{text}");
+    }
+    assert!(!text.contains("gone"));
+    let heads: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
+    let different: std::collections::HashSet<&str> = heads.iter().copied().collect();
+    assert_eq!(heads.len(), different.len(), "a family in two pieces");
+    handle.stop();
+    thread.join().unwrap();
+}

@@ -74,7 +74,8 @@ impl Loser {
         node.serve(HOLD, hold).map_err(BenchError::product("serving"))?;
         node.serve(WORK, Service::workers(|_| Ok(Reply::empty()))).map_err(BenchError::product("serving"))?;
         let address = node.address();
-        let (ties, inner) = TieServer::detached(TieServerConfig { allowed: vec![address], ..TieServerConfig::default() });
+        let (ties, inner) = TieServer::detached(TieServerConfig { allowed: vec![address], ..TieServerConfig::default() })
+            .map_err(BenchError::product("making ties"))?;
         let flips: Rc<RefCell<Vec<(Time, Time)>>> = Rc::default();
         let probe = Probe { inner, clock: clock.clone(), queued: HashMap::new(), flips: Rc::clone(&flips) };
         node.hook(TAG, probe).map_err(BenchError::product("installing ties"))?;
@@ -88,7 +89,7 @@ impl Loser {
 impl Serve for Loser {
     fn serve(&mut self, stage: Stage<'_>) -> Result<(), BenchError> {
         for winner in self.allowed.try_iter() {
-            self.ties.allow(winner);
+            self.ties.allow(winner).map_err(BenchError::product("allowing a replica"))?;
         }
         let before = Anchor::now(&self.clock);
         while !stage.over() {
