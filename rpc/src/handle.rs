@@ -79,6 +79,11 @@ impl Handle {
         self.mail.command(Command::Execute(Box::new(work))).is_ok()
     }
 
+    /// Whether the node has stopped or is gone: nothing more that is asked of it will be done.
+    pub fn is_closed(&self) -> bool {
+        self.mail.is_closed()
+    }
+
     /// Ends [`Node::run`](crate::Node::run) at its next turn, for good: from now on calls of other threads fail with
     /// [`CallError::Stopped`].
     pub fn stop(&self) {

@@ -36,9 +36,14 @@ impl Mail {
         self.slot.attach(action);
     }
 
+    /// Whether the node takes no commands any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.slot.is_closed() || self.is_stopping()
+    }
+
     /// Drops the command if the node is gone or its inbox full, and says so; `Ok` means that the node will see it or has failed it.
     pub(crate) fn command(&self, command: Command) -> Result<(), Refused> {
-        if self.slot.is_closed() || self.is_stopping() {
+        if self.is_closed() {
             return Err(Refused::Stopped);
         }
         self.commands.push(command).map_err(|_| Refused::Full)?;

@@ -49,6 +49,9 @@ pub enum TiedError {
     /// The request could not be encoded, or the answer not decoded.
     #[error(transparent)]
     Codec(CallError),
+    /// The node of a [`ReplicasHandle`](crate::ReplicasHandle) could not make the call, or stopped before its end.
+    #[error(transparent)]
+    Node(CallError),
     /// Each copy was cancelled in favour of another one. Happens if servers disagree on a tie's copies.
     #[error("each of {copies} copies was cancelled in favour of another")]
     AllCancelled {
@@ -61,7 +64,7 @@ impl TiedError {
     /// What is known of the execution of the logical call, all copies together.
     pub fn fate(&self) -> Fate {
         match self {
-            TiedError::Call { error, .. } | TiedError::Codec(error) => error.fate(),
+            TiedError::Call { error, .. } | TiedError::Codec(error) | TiedError::Node(error) => error.fate(),
             TiedError::AllCancelled { .. } => Fate::MaybeExecuted,
         }
     }

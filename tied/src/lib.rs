@@ -62,6 +62,48 @@
 //! handlers that are futures, limit how many run at once ([`NodeConfig::concurrency`](tautline_rpc::NodeConfig::concurrency)), or each
 //! starts when it arrives and there is nothing to cancel.
 //!
+//! # From other threads, and from async runtimes
+//!
+//! A node and its sets of replicas belong to one thread. Give that thread a node to run, and the others a [`ReplicasHandle`]:
+//!
+//! ```
+//! use tautline_rpc::*;
+//! use tautline_tied::*;
+//!
+//! const READ: Method = Method::named("example.Store/Read");
+//!
+//! fn store() -> Result<ReplicasHandle, Box<dyn std::error::Error + Send + Sync>> {
+//!     let (tell, told) = std::sync::mpsc::channel();
+//!     std::thread::spawn(move || {
+//!         let built = || -> Result<_, Box<dyn std::error::Error + Send + Sync>> {
+//!             let node = Node::builder("udp://127.0.0.1:0").build()?;
+//!             let servers = ["udp://10.0.0.1:7000", "udp://10.0.0.2:7000"];
+//!             let replicas = Replicas::over(&node.local(), servers, Policy::tied())?;
+//!             Ok((node, replicas.handle()))
+//!         };
+//!         match built() {
+//!             Ok((mut node, handle)) => {
+//!                 let _ = tell.send(Ok(handle));
+//!                 node.run(); // until `handle.node().stop()`
+//!             }
+//!             Err(error) => drop(tell.send(Err(error))),
+//!         }
+//!     });
+//!     told.recv()?
+//! }
+//!
+//! // In a task of tokio, say. A thread that may block calls `wait()` instead.
+//! async fn read(store: ReplicasHandle, chunk: u32) -> Result<Payload, TiedError> {
+//!     let options = TiedOptions::new().deadline(std::time::Duration::from_secs(2));
+//!     let answer: Answer = store.call(READ, chunk.to_le_bytes().to_vec(), &options).await?;
+//!     Ok(answer.payload)
+//! }
+//! # let store = store().unwrap();
+//! # fn is_send<T: Send>(_: &T) {}
+//! # is_send(&read(store.clone(), 7));
+//! # store.node().stop();
+//! ```
+//!
 //! # What never happens
 //!
 //! - Extra copies of all kinds draw from one [`Budget`], a share of the originals. When it is empty the copy is not sent; the original
@@ -75,7 +117,7 @@
 //! # The rooms
 //!
 //! [`race`] decides for a call and [`table`] for a server, both without network or clock; [`Replicas`] and [`TieServer`] run them over
-//! a node. [`estimator`], [`bucket`] and [`choice`] say when, how often and where; [`header`] is the format on the wire.
+//! a node, and [`ReplicasHandle`] is the way there from other threads. [`estimator`], [`bucket`] and [`choice`] say when, how often and where; [`header`] is the format on the wire.
 #![forbid(unsafe_code)]
 
 pub mod bucket;
@@ -87,6 +129,7 @@ pub mod ids;
 pub mod metrics;
 pub mod policy;
 pub mod race;
+mod remote;
 mod replicas;
 mod server;
 pub mod stagger;
@@ -100,5 +143,6 @@ pub use header::{Mode, Outcome};
 pub use metrics::{ClassMetrics, ReplicasMetrics, TieMetrics};
 pub use policy::{Choice, Config, Delay, Percentile, Policy, Settings, Stagger};
 pub use race::Purpose;
+pub use remote::{RemoteReplicaCall, ReplicasHandle};
 pub use replicas::{Replicas, ReplicasBuilder, ReplicasError, TiedOptions};
 pub use server::{TieHook, TieServer, TieServerConfig, TieServerError};

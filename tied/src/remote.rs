@@ -3,7 +3,7 @@
 //!
 //! The set itself stays on its thread, in a map that only code on that thread can look into; a handle has the key.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -14,9 +14,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use tautline_net::payload::Payload;
-use tautline_rpc::{CallError, Fate, Handle, Limit, Local, Method};
+use tautline_rpc::{CallError, Fate, Handle, Limit, Local, Method, SpawnError};
 
-use crate::call::{Answer, TiedError};
+use crate::call::{Answer, ReplicaCall, TiedError};
 use crate::replicas::{Replicas, Shared, TiedOptions};
 
 type CallResult = Result<Answer, TiedError>;
@@ -71,8 +71,10 @@ impl ReplicasHandle {
         let end = End { slot: slot.clone(), fate: Fate::NotSent };
         let sent = self.key.node.execute(move |local| start(local, &key, method, payload, &options, end));
         if !sent {
-            // The node has told by dropping what it did not take; but not why.
-            slot.replace(Err(TiedError::NotTaken(CallError::Full(Limit::Inbox))));
+            let stopped = CallError::Stopped { fate: Fate::NotSent };
+            let error = if self.key.node.is_closed() { stopped } else { CallError::Full(Limit::Inbox) };
+            // Nobody has seen what the slot says since the node did not take it.
+            slot.lock().result = Some(Err(TiedError::Node(error)));
         }
         RemoteReplicaCall { slot }
     }
@@ -80,5 +82,155 @@ impl ReplicasHandle {
     /// The node that makes the calls.
     pub fn node(&self) -> &Handle {
         &self.key.node
+    }
+}
+
+impl fmt::Debug for ReplicasHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReplicasHandle({:?})", self.key.node)
+    }
+}
+
+/// On the node's thread: makes the call.
+fn start(local: &Local, key: &Key, method: Method, payload: Payload, options: &TiedOptions, end: End) {
+    let Some(shared) = SETS.with_borrow(|sets| Some(sets.get(&key.key)?.1.clone())) else { return };
+    let call = Replicas { shared }.call(method, payload, options);
+    let end = Rc::new(Cell::new(Some(end)));
+    if let Err(SpawnError::Full { .. }) = local.spawn(drive(call, end.clone()))
+        && let Some(end) = end.take()
+    {
+        end.slot.complete(Err(TiedError::Node(CallError::Full(Limit::Tasks))));
+    }
+}
+
+async fn drive(mut call: ReplicaCall, end: Rc<Cell<Option<End>>>) {
+    let Some(mut end) = end.take() else { return };
+    end.fate = Fate::MaybeExecuted;
+    let ended = poll_fn(|cx| match end.slot.is_given_up(cx.waker()) {
+        true => Poll::Ready(None),
+        false => Pin::new(&mut call).poll(cx).map(Some),
+    });
+    if let Some(result) = ended.await {
+        end.slot.complete(result);
+    }
+}
+
+/// Ends a call that its node lets go of.
+struct End {
+    slot: Arc<Slot>,
+    fate: Fate,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.slot.complete(Err(TiedError::Node(CallError::Stopped { fate: self.fate })));
+    }
+}
+
+/// Where a call gets its result.
+#[derive(Default)]
+struct Slot {
+    state: Mutex<SlotState>,
+    ready: Condvar,
+}
+
+#[derive(Default)]
+struct SlotState {
+    result: Option<CallResult>,
+    /// There is, or was, a result.
+    over: bool,
+    given_up: bool,
+    /// Who waits for the result.
+    caller: Option<Waker>,
+    /// The task that makes the call.
+    task: Option<Waker>,
+}
+
+impl Slot {
+    /// Sets the result, the first time.
+    fn complete(&self, result: CallResult) {
+        let wakers = {
+            let mut state = self.lock();
+            if state.over {
+                return;
+            }
+            (state.over, state.result) = (true, Some(result));
+            (state.caller.take(), state.task.take())
+        };
+        self.ready.notify_all();
+        if let (Some(caller), _) = wakers {
+            caller.wake();
+        }
+    }
+
+    /// Whether nobody wants the result; `task` is woken when that comes to be.
+    fn is_given_up(&self, task: &Waker) -> bool {
+        let mut state = self.lock();
+        if state.task.as_ref().is_none_or(|known| !known.will_wake(task)) {
+            state.task = Some(task.clone());
+        }
+        state.given_up
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SlotState> {
+        // Nothing panics under the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A logical call made through a [`ReplicasHandle`]. Dropping it cancels every copy.
+#[must_use = "a dropped call is cancelled"]
+pub struct RemoteReplicaCall {
+    slot: Arc<Slot>,
+}
+
+impl RemoteReplicaCall {
+    /// Blocks the calling thread until the call ends. On the node's own thread that is never.
+    pub fn wait(self) -> Result<Answer, TiedError> {
+        let mut state = self.slot.lock();
+        loop {
+            if let Some(result) = state.result.take() {
+                return result;
+            }
+            state = self.slot.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Future for RemoteReplicaCall {
+    type Output = Result<Answer, TiedError>;
+
+    /// # Panics
+    ///
+    /// If polled again after it completed.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.slot.lock();
+        if let Some(result) = state.result.take() {
+            return Poll::Ready(result);
+        }
+        assert!(!state.over, "a call was polled after it had completed");
+        let stale = state.caller.replace(cx.waker().clone());
+        drop(state);
+        drop(stale);
+        Poll::Pending
+    }
+}
+
+impl Drop for RemoteReplicaCall {
+    fn drop(&mut self) {
+        let task = {
+            let mut state = self.slot.lock();
+            state.given_up = true;
+            state.task.take()
+        };
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+}
+
+impl fmt::Debug for RemoteReplicaCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RemoteReplicaCall")
     }
 }

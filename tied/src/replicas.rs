@@ -20,9 +20,11 @@ use crate::ids::TieIds;
 use crate::metrics::ReplicasMetrics;
 use crate::policy::{Choice, Config, Delay, Percentile, Policy, Settings, Stagger};
 use crate::race::{Plan, Shape};
+use crate::remote::ReplicasHandle;
 use crate::stagger::Notices;
 
-/// Replicas to call, under a policy. It belongs to its node's thread; clones share what they learn.
+/// Replicas to call, under a policy. It belongs to its node's thread; clones share what they learn. Other threads call them by a
+/// [handle](Replicas::handle).
 #[derive(Clone, Debug)]
 pub struct Replicas {
     pub(crate) shared: Rc<Shared>,
@@ -255,6 +257,11 @@ impl Replicas {
             Ok(payload) => Ok(self.call(M::METHOD, payload, options)),
             Err(CodecError(reason)) => Err(CallError::Encode(reason)),
         })
+    }
+
+    /// The set for other threads.
+    pub fn handle(&self) -> ReplicasHandle {
+        ReplicasHandle::new(&self.shared)
     }
 
     /// The replicas' addresses, in the order they were named.

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use tautline_rpc::{Address, Class, Handle, Method, Node, Service, Usage, Wait};
+use tautline_rpc::{Address, CallError, Class, Fate, Handle, Method, Node, Service, Usage, Wait};
 use tautline_tied::{
-    Budget, Config, Delay, Mode, Outcome, Policy, Replicas, Settings, Stagger, TieMetrics, TieServer, TieServerConfig, TiedOptions,
+    Budget, Config, Delay, Mode, Outcome, Policy, Replicas, ReplicasHandle, Settings, Stagger, TieMetrics, TieServer,
+    TieServerConfig, TiedError, TiedOptions,
 };
 
 const WORK: Method = Method::named("test/Work");
@@ -188,4 +189,103 @@ fn one_scrape_from_another_thread_has_what_ties_and_replicas_counted() {
     assert_eq!(heads.len(), different.len(), "a family in two pieces");
     handle.stop();
     thread.join().unwrap();
+}
+
+/// A node that calls the servers, on a thread of its own, and the handle of its replicas.
+fn caller(url: &'static str, servers: &[Server], policy: Policy) -> (ReplicasHandle, std::thread::JoinHandle<Usage>) {
+    let names: Vec<Address> = servers.iter().map(|server| server.handle.address()).collect();
+    let (tell, told) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let mut node = Node::builder(url).wait(Wait::Park).build().unwrap();
+        tell.send(Replicas::over(&node.local(), names, policy).unwrap().handle()).unwrap();
+        node.run();
+        // The last cancels leave, and their replies come.
+        node.block_on(node.local().sleep(Duration::from_millis(50)));
+        node.usage()
+    });
+    (told.recv().unwrap(), thread)
+}
+
+#[test]
+fn other_threads_make_tied_calls_by_a_handle() {
+    let executions = Executions::default();
+    let servers = servers(|n| format!("mem://tied-h{n}"), &executions);
+    let (handle, thread) = caller("mem://tied-h", &servers, tied(Mode::Cancel, Duration::ZERO));
+    let threads: Vec<_> = (0..4u64)
+        .map(|thread| {
+            let handle = handle.clone();
+            std::thread::spawn(move || {
+                for call in (thread * 1000..).take(100) {
+                    let options = TiedOptions::new().deadline(Duration::from_secs(60));
+                    let made = handle.call(WORK, call.to_le_bytes().to_vec(), &options);
+                    // Some wait as futures do, in an executor that knows nothing of nodes.
+                    let answer = if call % 2 == 0 { made.wait() } else { block_on(made) };
+                    assert_eq!(*answer.unwrap().payload, call.reverse_bits().to_le_bytes(), "the answer to another call");
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(executions.lock().unwrap().len(), 400);
+    handle.node().stop();
+    let usage = thread.join().unwrap();
+    assert!(usage.is_at_rest(), "{usage:?}");
+    // The thread, and the set with it, is gone; the handle says so.
+    let error = handle.call(WORK, "late", &TiedOptions::new()).wait().unwrap_err();
+    assert_eq!(error, TiedError::Node(CallError::Stopped { fate: Fate::NotSent }));
+    for server in servers {
+        server.handle.stop();
+        server.thread.join().unwrap();
+    }
+}
+
+#[test]
+fn a_dropped_call_of_another_thread_is_cancelled_and_a_dropped_handle_gives_its_set_back() {
+    let executions = Executions::default();
+    let servers = servers(|n| format!("mem://tied-i{n}"), &executions);
+    let (handle, thread) = caller("mem://tied-i", &servers, tied(Mode::Cancel, Duration::ZERO));
+    let node = handle.node().clone();
+    // Most of these wait for their server when they are given up.
+    let calls: Vec<_> =
+        (0..300u64).map(|call| handle.call(WORK, (call * 7 + 6).to_le_bytes().to_vec(), &TiedOptions::new())).collect();
+    // The node takes them up before it answers this.
+    (0..2).for_each(|_| drop(scrape(&node).unwrap()));
+    drop(calls);
+    handle.call(WORK, 0u64.to_le_bytes().to_vec(), &TiedOptions::new()).wait().unwrap();
+    let text = scrape(&node).unwrap();
+    let value = |line: &str| {
+        let found = text.lines().find_map(|have| have.strip_prefix(line)).unwrap_or_else(|| panic!("no {line} in\n{text}"));
+        found.trim().parse::<u64>().unwrap()
+    };
+    let abandoned = value("tautline_replica_calls_total{set=\"0\",class=\"normal\",end=\"abandoned\"}");
+    assert!(abandoned > 0, "none was cancelled");
+    assert!(executions.lock().unwrap().len() < 250, "what was given up was executed");
+    drop(handle);
+    assert!(!scrape(&node).unwrap().contains("tautline_replica"), "the set is kept without a handle");
+    node.stop();
+    let usage = thread.join().unwrap();
+    assert!(usage.is_at_rest(), "{usage:?}");
+    for server in servers {
+        server.handle.stop();
+        server.thread.join().unwrap();
+    }
+}
+
+/// The least of executors.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut cx = std::task::Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut cx) {
+            std::task::Poll::Ready(output) => return output,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
 }
