@@ -63,8 +63,8 @@ impl ReplicasHandle {
         ReplicasHandle { key }
     }
 
-    /// Calls a method at one of the replicas, or several, as [`Replicas::call`] does. It is under way at once, its deadline counts
-    /// from when the node takes it up. Await the result or [wait](RemoteReplicaCall::wait) for it; dropping it cancels all copies.
+    /// Calls a method at one of the replicas, or several, as [`Replicas::call`] does. It is under way at once, and its deadline counts
+    /// from when the node takes it up; what is under way when the node stops ends when the node is dropped. Await the result or [wait](RemoteReplicaCall::wait) for it; dropping it cancels all copies.
     pub fn call(&self, method: Method, payload: impl Into<Payload>, options: &TiedOptions) -> RemoteReplicaCall {
         let (payload, options, key) = (payload.into(), *options, self.key.clone());
         let slot = Arc::new(Slot::default());

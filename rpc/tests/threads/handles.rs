@@ -53,7 +53,7 @@ fn a_dropped_remote_call_is_cancelled_at_the_server() {
 #[test]
 fn a_handle_that_outlives_its_node_fails_and_does_not_hang() {
     let server = Server::start("mem://handles-gone-server", Wait::Adaptive, 0, |node| {
-        node.serve(WORK, Service::future(|_| std::future::pending::<Answer>())).unwrap();
+        node.serve(WORK, Service::future(|_| std::future::pending::<HandlerResult>())).unwrap();
     });
     let client = Server::start("mem://handles-gone-client", Wait::Adaptive, 0, |_| ());
     let (handle, peer) = (client.handle.clone(), server.handle.address());
