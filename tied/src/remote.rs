@@ -20,10 +20,11 @@ use crate::call::{Answer, ReplicaCall, TiedError};
 use crate::replicas::{Replicas, Shared, TiedOptions};
 
 type CallResult = Result<Answer, TiedError>;
+type Sets = HashMap<u64, (Weak<Key>, Rc<Shared>)>;
 
 thread_local! {
     /// The sets of this thread that have handles.
-    static SETS: RefCell<HashMap<u64, (Weak<Key>, Rc<Shared>)>> = RefCell::default();
+    static SETS: RefCell<Sets> = RefCell::default();
 }
 
 static NEXT_KEY: AtomicU64 = AtomicU64::new(0);
