@@ -145,4 +145,4 @@ pub use policy::{Choice, Config, Delay, Percentile, Policy, Settings, Stagger};
 pub use race::Purpose;
 pub use remote::{RemoteReplicaCall, ReplicasHandle};
 pub use replicas::{Replicas, ReplicasBuilder, ReplicasError, TiedOptions};
-pub use server::{TieHook, TieServer, TieServerConfig, TieServerError};
+pub use server::{TieAnswer, TieHook, TieServer, TieServerConfig, TieServerError};

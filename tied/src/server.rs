@@ -113,7 +113,39 @@ pub struct TieHook {
     server: TieServer,
 }
 
+/// What is still to be said about a message that [`TieHook::obey`] took.
+#[derive(Debug)]
+#[must_use = "the other server waits for it"]
+pub struct TieAnswer(Option<Message>);
+
 impl TieHook {
+    /// The first half of [`Hook::control`]: does what the message asks. For a hook around this one that looks what was done before
+    /// the answer, which [`TieHook::answer`] sends, is put together.
+    pub fn obey(&mut self, from: Origin, bytes: &[u8], cx: &mut HookContext<'_>) -> TieAnswer {
+        let now = cx.now();
+        let mut state = self.server.state.borrow_mut();
+        let state = &mut *state;
+        TieAnswer(match Control::parse(bytes) {
+            Ok(control @ Control::Cancel { .. }) => state.table.cancel(&control, from.address, now, &mut NodeQueue(cx)),
+            Ok(control @ Control::Outcome { .. }) => {
+                if let Some((Outcome::Dropped | Outcome::Demoted, round_trip)) = state.table.outcome(&control, from.address, now) {
+                    state.round_trip.record(round_trip);
+                }
+                None
+            }
+            Err(error) => {
+                tracing::debug!(from = %from.address, %error, "a tie's message that can't be read");
+                state.table.malformed();
+                None
+            }
+        })
+    }
+
+    /// The second half of [`Hook::control`]: tells the other server.
+    pub fn answer(&self, answer: TieAnswer, cx: &mut HookContext<'_>) {
+        self.send(answer.0, cx);
+    }
+
     fn send(&self, messages: impl IntoIterator<Item = Message>, cx: &mut HookContext<'_>) {
         for (to, control) in messages {
             // A cancel that can't be sent costs work, and nothing else.
@@ -153,28 +185,8 @@ impl Hook for TieHook {
     }
 
     fn control(&mut self, from: Origin, bytes: &[u8], cx: &mut HookContext<'_>) {
-        let now = cx.now();
-        let answer = {
-            let mut state = self.server.state.borrow_mut();
-            let state = &mut *state;
-            match Control::parse(bytes) {
-                Ok(control @ Control::Cancel { .. }) => state.table.cancel(&control, from.address, now, &mut NodeQueue(cx)),
-                Ok(control @ Control::Outcome { .. }) => {
-                    if let Some((Outcome::Dropped | Outcome::Demoted, round_trip)) =
-                        state.table.outcome(&control, from.address, now)
-                    {
-                        state.round_trip.record(round_trip);
-                    }
-                    None
-                }
-                Err(error) => {
-                    tracing::debug!(from = %from.address, %error, "a tie's message that can't be read");
-                    state.table.malformed();
-                    None
-                }
-            }
-        };
-        self.send(answer, cx);
+        let answer = self.obey(from, bytes, cx);
+        self.answer(answer, cx);
     }
 }
 

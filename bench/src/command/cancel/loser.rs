@@ -154,8 +154,8 @@ impl Hook for Probe {
     }
 
     fn control(&mut self, from: Origin, bytes: &[u8], cx: &mut HookContext<'_>) {
-        self.inner.control(from, bytes, cx);
-        // After the flip, and after the outcome's report was put together: a little later than asked for, never earlier.
+        let answer = self.inner.obey(from, bytes, cx);
+        // After the flip, before the report of it.
         let now = self.clock.now();
         if let Ok(Control::Cancel { id, sent_at, .. }) = Control::parse(bytes)
             && let Some(entry) = self.queued.remove(&id)
@@ -163,5 +163,6 @@ impl Hook for Probe {
         {
             self.flips.borrow_mut().push((Time::from_nanos(sent_at), now));
         }
+        self.inner.answer(answer, cx);
     }
 }
