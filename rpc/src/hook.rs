@@ -44,7 +44,10 @@ pub enum CancelOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QueuedCancel {
     /// It was queued, and will not start. Its caller has been told.
-    Dropped,
+    Dropped {
+        /// When its claim word was flipped: from then on no worker can start it.
+        at: Time,
+    },
     /// It runs, and runs on.
     Started,
     /// It has ended.

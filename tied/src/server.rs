@@ -116,17 +116,28 @@ pub struct TieHook {
 /// What is still to be said about a message that [`TieHook::obey`] took.
 #[derive(Debug)]
 #[must_use = "the other server waits for it"]
-pub struct TieAnswer(Option<Message>);
+pub struct TieAnswer {
+    message: Option<Message>,
+    dropped_at: Option<Time>,
+}
+
+impl TieAnswer {
+    /// When the message took a queued copy out, if it did.
+    pub fn dropped_at(&self) -> Option<Time> {
+        self.dropped_at
+    }
+}
 
 impl TieHook {
-    /// The first half of [`Hook::control`]: does what the message asks. For a hook around this one that looks what was done before
-    /// the answer, which [`TieHook::answer`] sends, is put together.
+    /// The first half of [`Hook::control`]: does what the message asks. For a hook around this one that wants to know what was done;
+    /// it passes the answer on to [`TieHook::answer`].
     pub fn obey(&mut self, from: Origin, bytes: &[u8], cx: &mut HookContext<'_>) -> TieAnswer {
         let now = cx.now();
         let mut state = self.server.state.borrow_mut();
         let state = &mut *state;
-        TieAnswer(match Control::parse(bytes) {
-            Ok(control @ Control::Cancel { .. }) => state.table.cancel(&control, from.address, now, &mut NodeQueue(cx)),
+        let mut queue = NodeQueue { cx, dropped_at: None };
+        let message = match Control::parse(bytes) {
+            Ok(control @ Control::Cancel { .. }) => state.table.cancel(&control, from.address, now, &mut queue),
             Ok(control @ Control::Outcome { .. }) => {
                 if let Some((Outcome::Dropped | Outcome::Demoted, round_trip)) = state.table.outcome(&control, from.address, now) {
                     state.round_trip.record(round_trip);
@@ -138,12 +149,13 @@ impl TieHook {
                 state.table.malformed();
                 None
             }
-        })
+        };
+        TieAnswer { message, dropped_at: queue.dropped_at }
     }
 
     /// The second half of [`Hook::control`]: tells the other server.
     pub fn answer(&self, answer: TieAnswer, cx: &mut HookContext<'_>) {
-        self.send(answer.0, cx);
+        self.send(answer.message, cx);
     }
 
     fn send(&self, messages: impl IntoIterator<Item = Message>, cx: &mut HookContext<'_>) {
@@ -191,12 +203,18 @@ impl Hook for TieHook {
 }
 
 /// The node's run queue, as a table sees it.
-struct NodeQueue<'a, 'b>(&'a mut HookContext<'b>);
+struct NodeQueue<'a, 'b> {
+    cx: &'a mut HookContext<'b>,
+    dropped_at: Option<Time>,
+}
 
 impl Queue<Entry> for NodeQueue<'_, '_> {
     fn drop_queued(&mut self, entry: Entry) -> Removal {
-        match self.0.cancel_queued(entry) {
-            QueuedCancel::Dropped => Removal::Dropped,
+        match self.cx.cancel_queued(entry) {
+            QueuedCancel::Dropped { at } => {
+                self.dropped_at = Some(at);
+                Removal::Dropped
+            }
             QueuedCancel::Started => Removal::Started,
             QueuedCancel::Gone => Removal::Gone,
         }
@@ -204,11 +222,11 @@ impl Queue<Entry> for NodeQueue<'_, '_> {
 
     fn demote(&mut self, entry: Entry) -> bool {
         // What was asked for in the background class is there already.
-        self.0.demote(entry, Class::Background) || self.0.class(entry) == Some(Class::Background)
+        self.cx.demote(entry, Class::Background) || self.cx.class(entry) == Some(Class::Background)
     }
 
     fn stop(&mut self, entry: Entry) {
-        self.0.cancel(entry);
+        self.cx.cancel(entry);
     }
 }
 

@@ -333,13 +333,14 @@ impl Core {
         let Some(own) = self.server.entry(ticket).map(|entry| entry.own) else { return QueuedCancel::Gone };
         match self.server.queue.claims.cancel(ticket) {
             Outcome::Cancelled(job) => {
+                let at = self.read_clock();
                 drop(job);
                 self.server.left_line(own);
                 if let Some(asked) = self.remove_entry(ticket) {
                     self.metrics.serving(asked.service, asked.class).cancelled_queued += 1;
                     self.reply_cancelled(&asked);
                 }
-                QueuedCancel::Dropped
+                QueuedCancel::Dropped { at }
             }
             Outcome::AlreadyStarted => QueuedCancel::Started,
             Outcome::Gone => QueuedCancel::Gone,

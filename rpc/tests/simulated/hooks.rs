@@ -60,7 +60,13 @@ impl Hook for Recorder {
         let entry = self.entries[name];
         let outcome = match what {
             "cancel" => format!("{:?}", cx.cancel(entry)),
-            "drop" => format!("{:?}", cx.cancel_queued(entry)),
+            "drop" => match cx.cancel_queued(entry) {
+                QueuedCancel::Dropped { at } => {
+                    assert_eq!(at, cx.now());
+                    "Dropped".to_owned()
+                }
+                other => format!("{other:?}"),
+            },
             "demote" => format!("{}", cx.demote(entry, Class::Background)),
             _ => unreachable!(),
         };

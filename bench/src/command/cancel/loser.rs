@@ -1,7 +1,6 @@
 //! The side that loses: a server whose only worker is held, and a probe around its ties that notes when a queued copy is gone.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -10,7 +9,7 @@ use tautline_bench::anchor::Anchor;
 use tautline_bench::duo::{Serve, Stage};
 use tautline_bench::error::BenchError;
 use tautline_rpc::{Address, Admit, Clock, Entry, Hook, HookContext, Node, Origin, Reply, Service, Time, Wait};
-use tautline_tied::header::{Control, TAG, TieHeader, TieId};
+use tautline_tied::header::{Control, TAG};
 use tautline_tied::{TieHook, TieServer, TieServerConfig};
 
 use super::{HOLD, WORK};
@@ -77,7 +76,7 @@ impl Loser {
         let (ties, inner) = TieServer::detached(TieServerConfig { allowed: vec![address], ..TieServerConfig::default() })
             .map_err(BenchError::product("making ties"))?;
         let flips: Rc<RefCell<Vec<(Time, Time)>>> = Rc::default();
-        let probe = Probe { inner, clock: clock.clone(), queued: HashMap::new(), flips: Rc::clone(&flips) };
+        let probe = Probe { inner, flips: Rc::clone(&flips) };
         node.hook(TAG, probe).map_err(BenchError::product("installing ties"))?;
         let (tell, allowed) = channel();
         let shared = Shared::default();
@@ -131,18 +130,12 @@ impl Gate {
 #[derive(Debug)]
 struct Probe {
     inner: TieHook,
-    clock: Clock,
-    queued: HashMap<TieId, Entry>,
     flips: Rc<RefCell<Vec<(Time, Time)>>>,
 }
 
 impl Hook for Probe {
     fn admit(&mut self, entry: Entry, extension: &[u8], from: Origin, cx: &mut HookContext<'_>) -> Admit {
-        let admit = self.inner.admit(entry, extension, from, cx);
-        if let (Admit::Run, Ok(header)) = (&admit, TieHeader::parse(extension)) {
-            self.queued.insert(header.id, entry);
-        }
-        admit
+        self.inner.admit(entry, extension, from, cx)
     }
 
     fn started(&mut self, entry: Entry, at: Time, cx: &mut HookContext<'_>) {
@@ -155,13 +148,8 @@ impl Hook for Probe {
 
     fn control(&mut self, from: Origin, bytes: &[u8], cx: &mut HookContext<'_>) {
         let answer = self.inner.obey(from, bytes, cx);
-        // After the flip, before the report of it.
-        let now = self.clock.now();
-        if let Ok(Control::Cancel { id, sent_at, .. }) = Control::parse(bytes)
-            && let Some(entry) = self.queued.remove(&id)
-            && cx.class(entry).is_none()
-        {
-            self.flips.borrow_mut().push((Time::from_nanos(sent_at), now));
+        if let (Ok(Control::Cancel { sent_at, .. }), Some(at)) = (Control::parse(bytes), answer.dropped_at()) {
+            self.flips.borrow_mut().push((Time::from_nanos(sent_at), at));
         }
         self.inner.answer(answer, cx);
     }
