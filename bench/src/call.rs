@@ -42,7 +42,7 @@ impl PingPong for CallClient {
             let Some(done) = self.node.next_completion() else { return Ok(None) };
             let reply = done.result.map_err(BenchError::product("a call"))?;
             if done.tag != self.number || reply.len() != PAYLOAD {
-                return Err(BenchError::Product { action: "a call", why: "it was answered with another call's reply".to_owned() });
+                return Err(BenchError::wrong_reply());
             }
             Ok(Some(()))
         })

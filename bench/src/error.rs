@@ -72,6 +72,11 @@ pub enum BenchError {
 }
 
 impl BenchError {
+    /// A call was answered with something else than what it sent.
+    pub(crate) fn wrong_reply() -> BenchError {
+        BenchError::Product { action: "a call", why: "it was answered with another call's reply".to_owned() }
+    }
+
     /// For `map_err` on a system call.
     pub fn system<E: Into<io::Error>>(action: &'static str) -> impl FnOnce(E) -> BenchError {
         move |source| BenchError::System { action, source: source.into() }

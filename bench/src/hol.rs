@@ -104,8 +104,7 @@ impl Mixed {
                         }
                     }
                     _ => {
-                        let why = "it was answered with another call's reply".to_owned();
-                        return Err(BenchError::Product { action: "a call", why });
+                        return Err(BenchError::wrong_reply());
                     }
                 }
             }

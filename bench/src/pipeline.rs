@@ -80,7 +80,7 @@ impl Pipeline {
         while let Some(completion) = self.node.next_completion() {
             let reply = completion.result.map_err(BenchError::product("a call"))?;
             if reply.len() != self.reply || reply.first() != self.messages[completion.tag as usize % DIFFERENT].first() {
-                return Err(BenchError::Product { action: "a call", why: "it was answered with another call's reply".to_owned() });
+                return Err(BenchError::wrong_reply());
             }
             done += 1;
         }

@@ -295,7 +295,7 @@ impl Session {
 
     /// The shortest round trip seen, in nanoseconds; 0 before any.
     pub(crate) fn shortest_trip(&self) -> u64 {
-        self.recovery.rtt.latest().1
+        self.recovery.rtt.minimum()
     }
 
     pub(crate) fn round_trip(&self) -> Option<RoundTrip> {

@@ -125,8 +125,8 @@ impl Session {
         if progress.bytes > 0 {
             self.window.acknowledged(progress.bytes);
             if shared.is_mixed(now) {
-                let (latest, minimum) = self.recovery.rtt.latest();
-                self.window.delayed(latest, minimum, progress.bytes, now.as_nanos());
+                let rtt = &self.recovery.rtt;
+                self.window.delayed(rtt.latest(), rtt.minimum(), progress.bytes, now.as_nanos());
             }
             self.account(shared);
         }

@@ -36,10 +36,16 @@ impl Rtt {
         self.smoothed = self.smoothed - self.smoothed / 8 + sample / 8;
     }
 
-    /// The latest measurement, and the smallest.
+    /// The latest measurement.
     #[inline]
-    pub(crate) fn latest(&self) -> (u64, u64) {
-        (self.latest, self.minimum)
+    pub(crate) fn latest(&self) -> u64 {
+        self.latest
+    }
+
+    /// The smallest; 0 before any.
+    #[inline]
+    pub(crate) fn minimum(&self) -> u64 {
+        self.minimum
     }
 
     /// How long an unanswered packet waits before a probe.
