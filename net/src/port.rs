@@ -63,9 +63,10 @@ pub trait Port {
     fn receive(&mut self, into: &mut Vec<Datagram>, max: usize) -> Result<usize, PortError>;
 
     /// Whether receive frames run low: who holds received frames for long copies their bytes out then.
-    fn receive_frames_low(&self) -> bool {
-        false
-    }
+    fn receive_frames_low(&self) -> bool;
+
+    /// Frames of the port's pools that are out now: with the port itself, with whoever sends, and with whoever holds what was received.
+    fn frames_out(&self) -> FramesOut;
 
     /// Appends up to `count` empty frames for sending to `into` and says how many. Fewer than asked is pressure, not an error.
     fn allocate(&mut self, purpose: Purpose, into: &mut Vec<Frame>, count: usize) -> usize;
@@ -99,6 +100,15 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn receive(&mut self, into: &mut Vec<Datagram>, max: usize) -> Result<usize, PortError> {
         (**self).receive(into, max)
+    }
+
+    #[inline]
+    fn receive_frames_low(&self) -> bool {
+        (**self).receive_frames_low()
+    }
+
+    fn frames_out(&self) -> FramesOut {
+        (**self).frames_out()
     }
 
     fn allocate(&mut self, purpose: Purpose, into: &mut Vec<Frame>, count: usize) -> usize {
@@ -162,6 +172,17 @@ pub struct PortCounters {
     pub transmit_full: u64,
     /// Errors that the network reported later, of datagrams sent before (ICMP: port unreachable and the like).
     pub network_errors: u64,
+}
+
+/// Frames of a port's pools that are out. A port and its endpoint keep some at hand: a few bursts, however long they run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FramesOut {
+    /// Of the frames to receive into.
+    pub receive: usize,
+    /// Of the frames for data packets.
+    pub transmit: usize,
+    /// Of the frames for control packets.
+    pub control: usize,
 }
 
 /// Why a port could not be opened, or stopped working.

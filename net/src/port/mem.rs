@@ -16,7 +16,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::pools::{FRAMES, MTU_MIN, Pools, number};
-use super::{Address, Capabilities, Datagram, Port, PortCounters, PortError, PortUrl, Purpose};
+use super::{Address, Capabilities, Datagram, FramesOut, Port, PortCounters, PortError, PortUrl, Purpose};
 use crate::frame::Frame;
 
 mod outbound;
@@ -122,6 +122,10 @@ impl Port for MemPort {
 
     fn receive_frames_low(&self) -> bool {
         self.pools.receive_low()
+    }
+
+    fn frames_out(&self) -> FramesOut {
+        self.pools.out()
     }
 
     fn allocate(&mut self, purpose: Purpose, into: &mut Vec<Frame>, count: usize) -> usize {

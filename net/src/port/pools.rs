@@ -5,7 +5,7 @@
 
 use crate::frame::{Frame, Pool, PoolConfig};
 
-use super::{PortError, PortUrl, Purpose};
+use super::{FramesOut, PortError, PortUrl, Purpose};
 
 /// A port's pools.
 #[derive(Debug)]
@@ -24,8 +24,15 @@ impl Pools {
     }
 
     /// What [`super::Port::receive_frames_low`] asks for: less than a quarter is left.
+    #[inline]
     pub(crate) fn receive_low(&self) -> bool {
         self.receive.available() < self.receive.capacity() / 4
+    }
+
+    /// What [`super::Port::frames_out`] asks for.
+    pub(crate) fn out(&self) -> FramesOut {
+        let out = |pool: &Pool| pool.capacity() - pool.available();
+        FramesOut { receive: out(&self.receive), transmit: out(&self.transmit), control: out(&self.control) }
     }
 
     /// What [`super::Port::allocate`] asks for.

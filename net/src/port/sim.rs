@@ -16,7 +16,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::pools::{FRAMES, MTU_MIN, Pools, number};
-use super::{Address, Capabilities, Datagram, LocalName, Port, PortCounters, PortError, PortUrl, Purpose};
+use super::{Address, Capabilities, Datagram, FramesOut, LocalName, Port, PortCounters, PortError, PortUrl, Purpose};
 use crate::clock::Clock;
 use crate::frame::Frame;
 
@@ -110,6 +110,10 @@ impl Port for SimPort {
 
     fn receive_frames_low(&self) -> bool {
         self.pools.receive_low()
+    }
+
+    fn frames_out(&self) -> FramesOut {
+        self.pools.out()
     }
 
     fn allocate(&mut self, purpose: Purpose, into: &mut Vec<Frame>, count: usize) -> usize {

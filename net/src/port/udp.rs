@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use super::pools::{FRAMES, MTU_MIN, Pools, number};
 use super::wrap::switch;
-use super::{Address, AddressError, Capabilities, Datagram, Port, PortCounters, PortError, PortUrl, Purpose};
+use super::{Address, AddressError, Capabilities, Datagram, FramesOut, Port, PortCounters, PortError, PortUrl, Purpose};
 use crate::frame::Frame;
 
 mod favour;
@@ -95,6 +95,15 @@ impl Port for UdpPort {
     #[inline]
     fn receive(&mut self, into: &mut Vec<Datagram>, max: usize) -> Result<usize, PortError> {
         self.sockets.receive(&mut self.receiver, &self.pools.receive, &mut self.counters, into, max)
+    }
+
+    #[inline]
+    fn receive_frames_low(&self) -> bool {
+        self.pools.receive_low()
+    }
+
+    fn frames_out(&self) -> FramesOut {
+        self.pools.out()
     }
 
     fn allocate(&mut self, purpose: Purpose, into: &mut Vec<Frame>, count: usize) -> usize {

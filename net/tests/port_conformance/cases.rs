@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tautline_net::frame::Frame;
-use tautline_net::port::{Address, Datagram, LocalName, PortError, Purpose};
+use tautline_net::port::{Address, Datagram, LocalName, Port, PortError, Purpose};
 
 use crate::bed::{Bed, Outcome, datagram, fill, packet, sorted};
 
@@ -24,6 +24,7 @@ pub(crate) const ALL: &[Case] = &[
     ("when no data frame is left, control frames are", control_frames),
     ("frames return when they are sent, received, and dropped by another thread", frames_return),
     ("with every receive frame held, datagrams are dropped and counted, and sending goes on", receive_pool_dry),
+    ("frames that are held are counted, and the owner is told when few are left", frames_low),
     ("a receiver that is full loses datagrams and corrupts none", full_receiver),
     ("who closed and opened again gets what is sent from then on", reopened),
     ("an address has one port at a time", one_port),
@@ -243,6 +244,33 @@ fn receive_pool_dry(bed: Bed) -> Outcome {
     held.clear();
     bed.send(a, b.local_address(), &[packet(101, 64)]);
     assert_eq!(sorted(&bed.receive(a, b, 1)), [packet(101, 64)]);
+    Outcome::Conforms
+}
+
+fn frames_low(bed: Bed) -> Outcome {
+    // As an endpoint has it: in a box.
+    fn low(port: &impl Port) -> bool {
+        port.receive_frames_low()
+    }
+    let mut a = bed.open("");
+    // More than the port itself keeps ready, so that what is held decides.
+    let mut b = bed.open("frames=256");
+    let before = b.frames_out();
+    assert!(before.receive <= 64 && !low(&b), "{before:?}");
+    let mut held = Vec::new();
+    for number in 0..225 {
+        bed.send(&mut *a, b.local_address(), &[packet(number, 64)]);
+        held.append(&mut bed.receive(&mut *a, &mut *b, 1));
+        assert!(number > 100 || !low(&b), "with {number} of 256 held: {:?}", b.frames_out());
+    }
+    assert!(low(&b) && b.frames_out().receive >= 225, "{:?}", b.frames_out());
+    let mut data = Vec::new();
+    let all = b.allocate(Purpose::Transmit, &mut data, 1 << 20);
+    assert_eq!(b.frames_out().transmit, before.transmit + all);
+    data.clear();
+    std::thread::spawn(move || drop(held)).join().unwrap();
+    let after = b.frames_out();
+    assert!(after.receive <= 64 && after.transmit == before.transmit && !low(&b), "{before:?} {after:?}");
     Outcome::Conforms
 }
 

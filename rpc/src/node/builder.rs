@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use tautline_net::clock::Clock;
 use tautline_net::endpoint::Endpoint;
 use tautline_net::frame::Frame;
-use tautline_net::port::{self, Address, Capabilities, Datagram, Port, PortCounters, PortError, PortUrl, Purpose};
+use tautline_net::port::{self, Address, Capabilities, Datagram, FramesOut, Port, PortCounters, PortError, PortUrl, Purpose};
 
 use super::config::{NodeConfig, Wait};
 use super::wait::Waiting;
@@ -164,6 +164,14 @@ impl Port for NoPort {
 
     fn receive(&mut self, _into: &mut Vec<Datagram>, _max: usize) -> Result<usize, PortError> {
         Ok(0)
+    }
+
+    fn receive_frames_low(&self) -> bool {
+        false
+    }
+
+    fn frames_out(&self) -> FramesOut {
+        FramesOut::default()
     }
 
     fn allocate(&mut self, _purpose: Purpose, _into: &mut Vec<Frame>, _count: usize) -> usize {

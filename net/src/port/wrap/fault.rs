@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::frame::{Frame, Pool, PoolConfig};
-use crate::port::{Address, Capabilities, Datagram, Port, PortCounters, PortError, Purpose};
+use crate::port::{Address, Capabilities, Datagram, FramesOut, Port, PortCounters, PortError, Purpose};
 
 /// What to do to datagrams, each way: probabilities from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -192,6 +192,14 @@ impl<P: Port> Port for Fault<P> {
         let count = self.ready.len().min(max);
         into.extend(self.ready.drain(..count));
         Ok(count)
+    }
+
+    fn receive_frames_low(&self) -> bool {
+        self.inner.receive_frames_low()
+    }
+
+    fn frames_out(&self) -> FramesOut {
+        self.inner.frames_out()
     }
 
     fn allocate(&mut self, purpose: Purpose, into: &mut Vec<Frame>, count: usize) -> usize {

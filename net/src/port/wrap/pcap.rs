@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::clock::{Clock, Time};
 use crate::frame::Frame;
-use crate::port::{Address, Capabilities, Datagram, Port, PortCounters, PortError, Purpose};
+use crate::port::{Address, Capabilities, Datagram, FramesOut, Port, PortCounters, PortError, Purpose};
 
 /// Writes every datagram that crosses a port to a file.
 #[derive(Debug)]
@@ -69,6 +69,14 @@ impl<P: Port> Port for Pcap<P> {
             self.staged.clear();
         }
         Ok(count)
+    }
+
+    fn receive_frames_low(&self) -> bool {
+        self.inner.receive_frames_low()
+    }
+
+    fn frames_out(&self) -> FramesOut {
+        self.inner.frames_out()
     }
 
     fn allocate(&mut self, purpose: Purpose, into: &mut Vec<Frame>, count: usize) -> usize {

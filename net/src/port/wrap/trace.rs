@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tracing::Level;
 
 use crate::frame::Frame;
-use crate::port::{Address, Capabilities, Datagram, Port, PortCounters, PortError, Purpose};
+use crate::port::{Address, Capabilities, Datagram, FramesOut, Port, PortCounters, PortError, Purpose};
 
 /// Where the events go: the target of the subscriber's filter.
 const TARGET: &str = "tautline::port";
@@ -58,6 +58,14 @@ impl<P: Port> Port for Trace<P> {
             }
         }
         Ok(count)
+    }
+
+    fn receive_frames_low(&self) -> bool {
+        self.inner.receive_frames_low()
+    }
+
+    fn frames_out(&self) -> FramesOut {
+        self.inner.frames_out()
     }
 
     fn allocate(&mut self, purpose: Purpose, into: &mut Vec<Frame>, count: usize) -> usize {
