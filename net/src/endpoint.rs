@@ -1,7 +1,7 @@
 //! An endpoint: a port, its sessions and their timers. Its owner calls `poll`, takes the events, sends, and calls `flush`.
 //!
 //! One idea a file: what happens on arrival is in `arrive`, how sessions are accepted in `accept`, what leaves next in `depart`, which incoming
-//! messages are granted more in `grants`, and the sessions' places in `table`.
+//! messages are granted more in `grants`, the sessions' places in `table`, and what is in use in `usage`.
 
 mod accept;
 mod arrive;
@@ -10,6 +10,7 @@ mod depart;
 mod event;
 mod grants;
 mod table;
+mod usage;
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,6 +31,7 @@ use crate::wire::{MIN_MTU, Parameters};
 pub(crate) use self::config::CONTROL_SLOTS;
 pub use self::config::EndpointConfig;
 pub use self::event::{CloseReason, ConnectError, EndpointCounters, Event, MessageId, RoundTrip, SendError, SessionId};
+pub use self::usage::EndpointUsage;
 
 /// Longest head that [`Endpoint::send`] takes beside the body, in bytes.
 pub const MAX_HEAD: usize = 512;

@@ -312,6 +312,11 @@ impl Session {
         self.recovery.used_lately(number)
     }
 
+    /// Messages under way: on their way out, and in.
+    pub(crate) fn messages(&self) -> (usize, usize) {
+        (self.outgoing.len(), self.incoming.incomplete())
+    }
+
     fn close_when_drained(&mut self) -> Handled {
         if self.state == State::Draining && self.outgoing.is_empty() {
             self.state = State::Closing;

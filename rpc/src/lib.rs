@@ -118,6 +118,7 @@ mod server;
 mod service;
 mod sleep;
 mod status;
+mod usage;
 
 pub use cancel::{CancelReason, CancelToken, Cancelled};
 pub use client::call::{CallId, Start};
@@ -133,17 +134,18 @@ pub use hook::{Admit, CancelOutcome, ControlError, Entry, Hook, HookContext, Que
 pub use local::Local;
 pub use method::Method;
 pub use metrics::Metrics;
+pub use node::Node;
 pub use node::builder::Builder;
 pub use node::config::{NodeConfig, Wait};
-pub use node::{Node, Usage};
 pub use options::{CallOptions, Extension};
 pub use request::{Origin, Reply, Request};
 pub use service::{HandlerResult, Service};
 pub use sleep::{Sleep, YieldNow};
 pub use status::{Code, Status};
+pub use usage::Usage;
 
 pub use tautline_net::class::Class;
 pub use tautline_net::clock::{Clock, Time};
-pub use tautline_net::endpoint::{CloseReason, EndpointConfig, SessionId};
+pub use tautline_net::endpoint::{CloseReason, EndpointConfig, EndpointUsage, SessionId};
 pub use tautline_net::payload::Payload;
-pub use tautline_net::port::{Address, AddressError, PortUrl};
+pub use tautline_net::port::{Address, AddressError, FramesOut, PortUrl};

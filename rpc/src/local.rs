@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tautline_net::class::Class;
 use tautline_net::clock::Time;
+use tautline_net::endpoint::EndpointUsage;
 use tautline_net::payload::Payload;
 use tautline_net::port::{Address, AddressError};
 
@@ -24,9 +25,10 @@ use crate::handle::Handle;
 use crate::hook::ControlError;
 use crate::mail::Mail;
 use crate::method::Method;
-use crate::metrics::Metrics;
+use crate::metrics::{Below, Metrics};
 use crate::options::CallOptions;
 use crate::sleep::{Sleep, YieldNow};
+use crate::usage::Usage;
 
 /// What the node and its [`Local`]s share.
 pub(crate) struct Shared {
@@ -53,7 +55,12 @@ impl Shared {
     pub(crate) fn metrics(&self) -> Ref<'_, Metrics> {
         // Somebody may hold the metrics of before; then those below are as of then.
         if let Ok(mut core) = self.core.try_borrow_mut() {
-            core.metrics.below = Some((core.endpoint.counters(), core.endpoint.port_counters()));
+            core.metrics.below = Some(Below {
+                endpoint: core.endpoint.counters(),
+                port: core.endpoint.port_counters(),
+                usage: core.usage(self.executor.len()),
+                endpoint_usage: core.endpoint.usage(),
+            });
         }
         Ref::map(self.core.borrow(), |core| &core.metrics)
     }
@@ -204,6 +211,16 @@ impl Local {
     /// What the node has counted. Let go of it before the next call into the node.
     pub fn metrics(&self) -> Ref<'_, Metrics> {
         self.shared.metrics()
+    }
+
+    /// What the node has in use now; see [`Node::usage`](crate::Node::usage).
+    pub fn usage(&self) -> Usage {
+        self.shared.usage()
+    }
+
+    /// What the endpoint and the port below have in use now.
+    pub fn endpoint_usage(&self) -> EndpointUsage {
+        self.shared.core.borrow().endpoint.usage()
     }
 }
 

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use tautline_net::class::Class;
-use tautline_net::endpoint::EndpointCounters;
+use tautline_net::endpoint::{EndpointCounters, EndpointUsage};
 use tautline_net::port::PortCounters;
 
 use self::sources::Sources;
 use crate::error::ErrorKind;
 use crate::method::{Method, MethodTable};
+use crate::usage::Usage;
 
 /// Durations, as a histogram of nanoseconds with two significant digits.
 #[derive(Clone, Debug)]
@@ -169,6 +170,15 @@ pub struct NodeCounters {
     pub waits: u64,
 }
 
+/// What the layers below had counted, and what node and endpoint had in use, at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Below {
+    pub(crate) endpoint: EndpointCounters,
+    pub(crate) port: PortCounters,
+    pub(crate) usage: Usage,
+    pub(crate) endpoint_usage: EndpointUsage,
+}
+
 /// Everything that a node counted since it was built.
 #[derive(Debug)]
 pub struct Metrics {
@@ -178,8 +188,8 @@ pub struct Metrics {
     client: Vec<(Method, [Option<Box<ClientSeries>>; Class::COUNT])>,
     client_index: MethodTable,
     client_limit: usize,
-    /// What the endpoint and its port had counted when these metrics were last asked for.
-    pub(crate) below: Option<(EndpointCounters, PortCounters)>,
+    /// How things stood when these metrics were last asked for.
+    pub(crate) below: Option<Below>,
     /// What lives on the node and counts for itself.
     pub(crate) sources: Sources,
 }
@@ -226,8 +236,8 @@ impl Metrics {
         })
     }
 
-    /// Everything in the text format of Prometheus, with what the endpoint and the port below had counted when the node or
-    /// [`Local`](crate::Local) gave these metrics, and the texts of [`Local::metrics_source`](crate::Local::metrics_source).
+    /// Everything in the text format of Prometheus, with what the endpoint and the port below had counted, and what was in use, when
+    /// the node or [`Local`](crate::Local) gave these metrics, and the texts of [`Local::metrics_source`](crate::Local::metrics_source).
     pub fn prometheus(&self) -> String {
         prometheus::text(self) + &self.sources.text()
     }

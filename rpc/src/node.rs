@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use tautline_net::clock::Time;
-use tautline_net::endpoint::{Endpoint, EndpointCounters};
+use tautline_net::endpoint::{Endpoint, EndpointCounters, EndpointUsage};
 use tautline_net::port::{Address, PortCounters};
 
 use self::builder::Builder;
@@ -38,6 +38,7 @@ use crate::metrics::Metrics;
 use crate::server::workers::Workers;
 use crate::server::{Kind, ServiceState};
 use crate::service::{Handler, Service};
+use crate::usage::Usage;
 
 /// A node of the network: client and server at once. It does nothing unless its thread drives it, by [`run`](Node::run),
 /// [`block_on`](Node::block_on) or [`poll`](Node::poll).
@@ -176,50 +177,16 @@ impl Node {
 
     /// What is in use now; all zero when a node is at rest, but for sessions.
     pub fn usage(&self) -> Usage {
-        let core = self.shared.core.borrow();
-        let peers = core.client.table.peers.iter();
-        Usage {
-            calls: core.client.table.live(),
-            credits: peers.flat_map(|peer| &peer.lanes).map(|lane| lane.account.held() as usize).sum(),
-            entries: core.server.len(),
-            claims: core.server.queue.claims.len(),
-            tasks: self.shared.executor.len(),
-            sleeps: core.sleeps.len(),
-            timers: core.client.table.wheel.len() + core.server.wheel.len(),
-            sessions: core.endpoint.session_count(),
-        }
+        self.shared.usage()
+    }
+
+    /// What the endpoint and the port below have in use now.
+    pub fn endpoint_usage(&self) -> EndpointUsage {
+        self.shared.core.borrow().endpoint.usage()
     }
 
     fn core(&self) -> RefMut<'_, Core> {
         self.shared.core.borrow_mut()
-    }
-}
-
-/// What a node has in use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Calls made and not ended, or ended and not fetched by their future.
-    pub calls: usize,
-    /// Credits held by calls.
-    pub credits: usize,
-    /// Requests that wait or run here.
-    pub entries: usize,
-    /// Slots of the claim table in use.
-    pub claims: usize,
-    /// Tasks of the executor.
-    pub tasks: usize,
-    /// Futures that sleep.
-    pub sleeps: usize,
-    /// Armed deadlines of calls and requests.
-    pub timers: usize,
-    /// Sessions, those opening and closing included.
-    pub sessions: usize,
-}
-
-impl Usage {
-    /// Whether nothing but sessions is in use.
-    pub fn is_at_rest(&self) -> bool {
-        *self == Usage { sessions: self.sessions, ..Usage::default() }
     }
 }
 

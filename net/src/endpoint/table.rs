@@ -26,7 +26,7 @@ struct Entry {
 
 impl std::fmt::Debug for Table {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.entries.iter().filter_map(|entry| entry.session.as_deref())).finish()
+        f.debug_list().entries(self.iter()).finish()
     }
 }
 
@@ -37,6 +37,10 @@ impl Table {
 
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Session> {
+        self.entries.iter().filter_map(|entry| entry.session.as_deref())
     }
 
     /// An unused id, for [`Table::fill`]; `None` when the table is full. Generations start at random, so that nobody guesses them.

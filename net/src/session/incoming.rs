@@ -300,6 +300,11 @@ impl Incoming {
                 .any(|slot| matches!(&slot.state, State::Partial(part) if part.received < part.granted && part.progress < deadline))
     }
 
+    /// Messages that are not complete, those that wait for memory included.
+    pub(crate) fn incomplete(&self) -> usize {
+        self.slots.iter().filter(|slot| !matches!(slot.state, State::Done)).count()
+    }
+
     /// Whether no message is incomplete.
     pub(crate) fn is_empty(&self) -> bool {
         self.partial == 0

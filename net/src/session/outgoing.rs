@@ -220,6 +220,11 @@ impl Outgoing {
         self.waiting_count == 0 && self.data.is_idle() && self.control.is_idle()
     }
 
+    /// Messages that are not acknowledged, control messages included.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting_count + self.data.in_use() + self.control.in_use()
+    }
+
     /// Writes the next control message's packet after the header's place in `packet`: its length, and what it carries.
     pub(crate) fn emit_urgent(&mut self, packet: &mut [u8]) -> Option<(usize, Part)> {
         while let Some(ticket) = self.urgent.pop_front() {

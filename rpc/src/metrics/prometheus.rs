@@ -5,7 +5,7 @@ use std::fmt::Write;
 use tautline_net::endpoint::EndpointCounters;
 use tautline_net::port::PortCounters;
 
-use super::{ClientSeries, Latency, Metrics, ServerSeries};
+use super::{Below, ClientSeries, Latency, Metrics, ServerSeries};
 use crate::error::ErrorKind;
 
 const QUANTILES: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
@@ -16,8 +16,9 @@ pub(super) fn text(metrics: &Metrics) -> String {
     node(&mut out, metrics);
     server(&mut out, metrics);
     client(&mut out, metrics);
-    if let Some((endpoint, port)) = &metrics.below {
-        below(&mut out, endpoint, port);
+    if let Some(now) = &metrics.below {
+        below(&mut out, &now.endpoint, &now.port);
+        in_use(&mut out, now);
     }
     out
 }
@@ -74,6 +75,35 @@ fn below(out: &mut String, endpoint: &EndpointCounters, port: &PortCounters) {
         ("network_errors", "Errors the network reported of datagrams sent before.", port.network_errors),
     ];
     plain(out, "port", &counters);
+}
+
+fn in_use(out: &mut String, now: &Below) {
+    let Below { usage, endpoint_usage: below, .. } = now;
+    let gauges = [
+        ("node_calls", "Calls made and not ended, or ended and not fetched.", usage.calls),
+        ("node_credits", "Credits held by calls.", usage.credits),
+        ("node_entries", "Requests that wait or run here.", usage.entries),
+        ("node_claims", "Slots of the claim table in use.", usage.claims),
+        ("node_tasks", "Tasks of the executor.", usage.tasks),
+        ("node_sleeps", "Futures that sleep.", usage.sleeps),
+        ("node_timers", "Armed deadlines of calls and requests.", usage.timers),
+        ("endpoint_sessions", "Sessions, those opening and closing included.", below.sessions),
+        ("endpoint_sending", "Messages accepted for sending and not acknowledged.", below.sending),
+        ("endpoint_receiving", "Incoming messages that are not complete.", below.receiving),
+        ("endpoint_send_bytes", "Bytes held for sending.", below.send_bytes),
+        ("endpoint_reassembly_bytes", "Bytes held for incoming messages that are not complete.", below.reassembly_bytes),
+    ];
+    for (name, help, value) in gauges {
+        let name = format!("tautline_{name}");
+        head(out, &name, help, "gauge");
+        let _ = writeln!(out, "{name} {value}");
+    }
+    let name = "tautline_port_frames_out";
+    head(out, name, "Frames of the port's pools that are out.", "gauge");
+    let frames = below.frames;
+    for (pool, value) in [("receive", frames.receive), ("transmit", frames.transmit), ("control", frames.control)] {
+        let _ = writeln!(out, "{name}{{pool=\"{pool}\"}} {value}");
+    }
 }
 
 fn plain(out: &mut String, layer: &str, counters: &[(&str, &str, u64)]) {
@@ -195,10 +225,11 @@ mod tests {
         metrics.serving(0, Class::Normal).requests = 3;
         let index = metrics.client_method(Method::named("x.Y/Z"));
         metrics.calling(index, Class::Interactive).latency.record(2_000_000);
-        metrics.below = Some((
-            EndpointCounters { retransmitted: 7, ..EndpointCounters::default() },
-            PortCounters { received: 9, ..PortCounters::default() },
-        ));
+        metrics.below = Some(Below {
+            endpoint: EndpointCounters { retransmitted: 7, ..EndpointCounters::default() },
+            port: PortCounters { received: 9, ..PortCounters::default() },
+            ..Below::default()
+        });
         let text = metrics.prometheus();
         let mut families = std::collections::HashMap::new();
         let mut helped = String::new();
@@ -231,12 +262,32 @@ mod tests {
     }
 
     #[test]
+    fn a_node_tells_what_it_has_in_use() {
+        let mut node = crate::Node::builder("mem://prometheus-in-use").build().unwrap();
+        let local = node.local();
+        let nobody = local.peer("mem://prometheus-nobody").unwrap();
+        let call = local.call(nobody, Method::named("x.Y/Z"), "hello", crate::CallOptions::new());
+        node.poll();
+        let held = [("node_calls", 1), ("node_credits", 1), ("endpoint_sessions", 1), ("endpoint_sending", 1), ("node_tasks", 0)];
+        let text = node.metrics().prometheus();
+        for (name, value) in held {
+            assert!(text.contains(&format!("\ntautline_{name} {value}\n")), "{name}: {text}");
+        }
+        assert!(text.contains("\ntautline_port_frames_out{pool=\"control\"} "), "{text}");
+        assert_eq!((local.usage().calls, local.endpoint_usage().sending), (1, 1));
+        assert_eq!(node.endpoint_usage().frames, local.endpoint_usage().frames);
+        drop(call);
+        assert_eq!((node.usage().calls, node.usage().credits, node.endpoint_usage().sending), (0, 0, 0));
+    }
+
+    #[test]
     fn a_node_tells_what_its_endpoint_and_port_counted() {
         let mut node = crate::Node::builder("mem://prometheus-below").build().unwrap();
         node.poll();
         for text in [node.metrics().prometheus(), node.local().metrics().prometheus()] {
             assert!(text.contains("\ntautline_endpoint_packets_sent_total 0\n"), "{text}");
             assert!(text.contains("\ntautline_port_transmitted_total 0\n"), "{text}");
+            assert!(text.contains("\ntautline_node_calls 0\n") && text.contains("\ntautline_endpoint_sessions 0\n"), "{text}");
         }
         assert!(!node.metrics().prometheus().contains("tautline_server_requests"), "it serves nothing");
     }

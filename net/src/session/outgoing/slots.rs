@@ -89,6 +89,10 @@ impl Slots {
         Some(self.first + used)
     }
 
+    pub(super) fn in_use(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     #[inline(always)]
     pub(super) fn release(&mut self, number: u16) {
         let slot = self.get_mut(number);
