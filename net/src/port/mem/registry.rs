@@ -136,3 +136,95 @@ impl Hub {
         self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::class::Class;
+    use crate::clock::Clock;
+    use crate::endpoint::{Endpoint, EndpointConfig, Event, SessionId};
+    use crate::payload::Payload;
+    use crate::port::mem::MemPort;
+
+    /// Two endpoints, and a message that goes back and forth.
+    struct PingPong {
+        clock: Clock,
+        ends: [(Endpoint, Option<SessionId>); 2],
+    }
+
+    impl PingPong {
+        fn open(names: [&str; 2]) -> PingPong {
+            let clock = Clock::tsc();
+            let now = clock.now();
+            // However long the machine looks elsewhere, nobody is declared dead.
+            let config = EndpointConfig { peer_timeout: Duration::from_secs(600), ..EndpointConfig::default() };
+            let ends = names.map(|name| {
+                let port = MemPort::open(&format!("mem://{name}").parse().unwrap()).unwrap();
+                (Endpoint::new(Box::new(port), config.clone(), now), None)
+            });
+            let mut pair = PingPong { clock, ends };
+            let there = pair.ends[1].0.local_address();
+            pair.ends[0].1 = Some(pair.ends[0].0.connect(there, now).unwrap());
+            pair
+        }
+
+        fn play(&mut self, rounds: u64) {
+            let now = self.clock.now();
+            let (end, session) = &mut self.ends[0];
+            end.send(session.unwrap(), Class::Normal, b"", Payload::copy_from(&[7; 32]), 0, now).unwrap();
+            let mut hits = 0;
+            while hits < 2 * rounds {
+                for (end, own) in &mut self.ends {
+                    let now = self.clock.now();
+                    end.flush(now);
+                    end.poll(now);
+                    while let Some(event) = end.next_event() {
+                        match event {
+                            Event::Established { session, .. } => *own = Some(session),
+                            Event::Message { session, class, payload } => {
+                                hits += 1;
+                                if hits < 2 * rounds {
+                                    end.send(session, class, b"", payload, 0, now).unwrap();
+                                }
+                            }
+                            other => panic!("{other:?}"),
+                        }
+                    }
+                    end.flush(now);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_that_holds_every_lock_of_the_ports_holds_up_no_message() {
+        let (tell, told) = mpsc::channel();
+        let (go, begin) = mpsc::channel();
+        let player = std::thread::spawn(move || {
+            let mut pair = PingPong::open(["locks-a", "locks-b"]);
+            // Rings are made on the first packet, and taken by their owner when it next looks.
+            pair.play(100);
+            tell.send(()).unwrap();
+            begin.recv().unwrap();
+            pair.play(10_000);
+            tell.send(()).unwrap();
+            // Closing takes the locks again.
+            begin.recv().unwrap();
+        });
+        told.recv().unwrap();
+        let done = {
+            let registry = registry();
+            let hubs: Vec<Arc<Hub>> = registry.values().filter(|hub| hub.name.as_str().starts_with("locks-")).cloned().collect();
+            let mailboxes: Vec<_> = hubs.iter().map(|hub| hub.mailbox()).collect();
+            assert_eq!(mailboxes.len(), 2);
+            go.send(()).unwrap();
+            told.recv_timeout(Duration::from_secs(60))
+        };
+        assert!(done.is_ok(), "the messages wait for a lock");
+        go.send(()).unwrap();
+        player.join().unwrap();
+    }
+}
