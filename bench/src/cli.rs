@@ -9,7 +9,7 @@ use tautline_bench::pin::Cores;
 ///
 /// Each command runs floor and product in turns on the same two cores and prints the machine, the placement of the cores, the
 /// samples' p50, p99 and p99.9, and the ratio of the medians. Both cores are kept spinning: run it on an idle machine, or the figures
-/// are those of the scheduler (echo and cancel say so when other processes had the cores). Exit code: 0; 1 where --check found a bound missed; 2 where nothing
+/// are those of the scheduler (echo and cancel say so when other processes had the cores). Exit code: 0; 1 where --check found a bound missed, or soak a leak; 2 where nothing
 /// could be measured.
 #[derive(Debug, Parser)]
 #[command(name = "tautline-bench", version, max_term_width = 100)]
@@ -40,11 +40,16 @@ pub(crate) enum Command {
     Sessions(Sessions),
     /// Instructions a small call, both sides together, counted by valgrind and compared with the stored figure.
     Instructions(Instructions),
+    /// Mixed traffic between processes that are killed and restarted, for as long as asked: prints leaks.
+    Soak(Soak),
     /// Every command, one after the other, and one HTML page with the figures and plots of all.
     All(All),
     /// The program that `instructions` runs under valgrind.
     #[command(hide = true)]
     InstructionsLoad(InstructionsLoad),
+    /// One of the processes of `soak`; started by it.
+    #[command(hide = true)]
+    SoakPart(SoakPart),
     /// The other process of `cancel --port udp`; started by it.
     #[command(hide = true)]
     CancelLoser(OnCore),
@@ -223,6 +228,39 @@ pub(crate) struct InstructionsLoad {
     /// Calls made.
     #[arg(long)]
     pub(crate) calls: u64,
+}
+
+/// Exit code: 0 where nothing leaks, 1 with a sentence for each leak, 2 where it could not be run.
+#[derive(Debug, Args)]
+pub(crate) struct Soak {
+    /// Seconds of traffic; the rests come on top.
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) seconds: u64,
+    /// Seconds of traffic between two rests, where what is in use is looked at [default: a twentieth, 4 to 30].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) interval: Option<u64>,
+    /// Seeds the calls and what happens to the processes [default: drawn, and printed].
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SoakPart {
+    /// Where it is.
+    #[arg(long)]
+    pub(crate) port: u16,
+    /// The servers' ports.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) replicas: Vec<u16>,
+    /// A port where nobody is.
+    #[arg(long)]
+    pub(crate) nobody: u16,
+    /// Seeds its choices.
+    #[arg(long)]
+    pub(crate) seed: u64,
+    /// A client, and not a server.
+    #[arg(long)]
+    pub(crate) client: bool,
 }
 
 /// How long the interleaved measurements run.

@@ -10,6 +10,7 @@ mod incast;
 mod instructions;
 mod rate;
 mod sessions;
+mod soak;
 mod tail;
 
 use tautline_bench::awake;
@@ -33,6 +34,8 @@ pub(crate) fn run(command: Command) -> (Common, Result<Option<Report>, BenchErro
         Command::All(args) => (args.common.clone(), all::run(&args).map(Some)),
         Command::Instructions(args) => (args.common.clone(), instructions::run(&args).map(Some)),
         Command::InstructionsLoad(args) => (Common::default(), instructions::run_load(&args).map(|()| None)),
+        Command::Soak(args) => (Common::default(), soak::run(&args).map(|()| None)),
+        Command::SoakPart(args) => (Common::default(), soak::run_part(&args).map(|()| None)),
         Command::KeepAwake(args) => (Common::default(), awake::spin(args.core).map(|()| None)),
         Command::CancelLoser(args) => (Common::default(), cancel::run_loser(args.core).map(|()| None)),
     }

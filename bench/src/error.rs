@@ -61,6 +61,14 @@ pub enum BenchError {
         /// What to do about it.
         remedy: &'static str,
     },
+    /// A soak found what must not be.
+    #[error("{count} leaks or faults, said above: run it again with --seed {seed}")]
+    Leaks {
+        /// How many.
+        count: usize,
+        /// What seeded the run.
+        seed: u64,
+    },
     /// The product failed.
     #[error("{action}: {why}")]
     Product {

@@ -7,6 +7,7 @@ mod command;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tautline_bench::error::BenchError;
 
 fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {
@@ -33,7 +34,8 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             eprintln!("tautline-bench: {error}");
-            ExitCode::from(2)
+            // What was looked for was found; everything else means that nothing could be.
+            if matches!(error, BenchError::Leaks { .. }) { ExitCode::FAILURE } else { ExitCode::from(2) }
         }
     }
 }
