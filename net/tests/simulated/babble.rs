@@ -1,5 +1,5 @@
 //! A peer that speaks the wire format and says anything in it, in packets that are almost right: nothing breaks, memory stays within its
-//! bound and comes back, and an honest peer is served. A failure prints its seed; `TAUTLINE_SEED=n` repeats it, `TAUTLINE_SEEDS=n` runs so many.
+//! bound and comes back, and an honest peer is served. In seeds: see `tautline_testing::seeds`.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -10,29 +10,19 @@ use tautline_net::class::Class;
 use tautline_net::endpoint::{EndpointConfig, Event, SessionId};
 use tautline_net::port::sim::Verdict;
 use tautline_net::wire::{Fragment, Header, Item, ItemKind, Kind};
+use tautline_testing::seeds;
 
 use crate::abuse::Rogue;
 use crate::world::{World, link};
 
-const SEEDS: u64 = 300;
 /// What a packet of the rogue's MTU holds of a message.
 const FRAGMENT: u32 = 1296;
 const REASSEMBLY: usize = 400_000;
 const VICTIM: usize = 1;
 
 #[test]
-fn a_peer_that_says_anything_breaks_nothing() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let seeds = match number("TAUTLINE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("TAUTLINE_SEEDS").unwrap_or(SEEDS),
-    };
-    for seed in seeds {
-        if let Err(cause) = std::panic::catch_unwind(|| Babble::new(seed).go()) {
-            eprintln!("seed {seed} failed: repeat it with TAUTLINE_SEED={seed}");
-            std::panic::resume_unwind(cause);
-        }
-    }
+fn a_peer_that_says_anything_breaks_nothing_in_seeds() {
+    seeds::each(|seed| Babble::new(seed).go());
 }
 
 struct Babble {

@@ -1,11 +1,11 @@
 //! The protocol over the simulated network, in virtual time: what it does, named as behaviours, and seeds of everything that networks do.
 //!
-//! A failing seed is printed; `TAUTLINE_SEED=n cargo test -p tautline-net --test simulated seeds` repeats it alone, and `TAUTLINE_SEEDS=n` runs
-//! that many.
+//! A failing seed is printed; `TAUTLINE_SEED=n cargo test -p tautline-net --test simulated seeds` repeats it alone. `scripts/seeds` runs more.
 
 mod abuse;
 mod babble;
 mod behaviour;
 mod failure;
+mod ledger;
 mod seeds;
 mod world;

@@ -28,6 +28,10 @@ pub(crate) struct Host {
     /// `None` while it is down.
     pub(crate) endpoint: Option<Endpoint>,
     pub(crate) events: VecDeque<Event>,
+    /// By how many nanoseconds its clock is ahead of the world's.
+    pub(crate) ahead: u64,
+    /// Its process is stopped: it is not polled, and its packets wait.
+    pub(crate) stopped: bool,
     starts: u64,
 }
 
@@ -45,13 +49,19 @@ impl World {
         self.clock.now()
     }
 
+    /// The time by a host's own clock.
+    pub(crate) fn time(&self, at: usize) -> Time {
+        self.clock.now().plus_nanos(self.hosts[at].ahead)
+    }
+
     /// Adds a host and starts it.
     pub(crate) fn host(&mut self, name: &str, config: EndpointConfig) -> usize {
         self.host_on(name, config, SimPortConfig::default())
     }
 
     pub(crate) fn host_on(&mut self, name: &str, config: EndpointConfig, port: SimPortConfig) -> usize {
-        self.hosts.push(Host { name: name.to_owned(), config, port, endpoint: None, events: VecDeque::new(), starts: 0 });
+        let (name, endpoint, events) = (name.to_owned(), None, VecDeque::new());
+        self.hosts.push(Host { name, config, port, endpoint, events, ahead: 0, stopped: false, starts: 0 });
         self.start(self.hosts.len() - 1);
         self.hosts.len() - 1
     }
@@ -75,7 +85,14 @@ impl World {
         let seed = self.seed.wrapping_mul(1_000_003).wrapping_add(at as u64 * 1_009 + host.starts);
         let config = EndpointConfig { seed: Some(seed), ..host.config.clone() };
         let port = self.network.port_with(&host.name, host.port).unwrap();
-        host.endpoint = Some(Endpoint::new(Box::new(port), config, self.clock.now()));
+        host.endpoint = Some(Endpoint::new(Box::new(port), config, self.clock.now().plus_nanos(host.ahead)));
+    }
+
+    /// Stops a host's process, or lets it go on.
+    pub(crate) fn stop(&mut self, at: usize, stopped: bool) {
+        let host = &mut self.hosts[at];
+        host.stopped = stopped;
+        if stopped { self.network.pause(&host.name) } else { self.network.resume(&host.name) }.unwrap();
     }
 
     /// Stops a host at once, without a word to its peers.
@@ -102,7 +119,7 @@ impl World {
     }
 
     pub(crate) fn open(&mut self, from: usize, to: usize) -> SessionId {
-        let (peer, now) = (self.address(to), self.now());
+        let (peer, now) = (self.address(to), self.time(from));
         self.endpoint(from).connect(peer, now).unwrap()
     }
 
@@ -130,7 +147,7 @@ impl World {
         body: Vec<u8>,
         token: u64,
     ) -> Result<(), SendError> {
-        let now = self.now();
+        let now = self.time(from);
         self.endpoint(from).send(session, class, b"", Payload::from(body), token, now).map(|_| ())
     }
 
@@ -138,8 +155,9 @@ impl World {
     pub(crate) fn turn(&mut self) -> bool {
         let now = self.clock.now();
         let mut news = false;
-        for host in &mut self.hosts {
+        for host in self.hosts.iter_mut().filter(|host| !host.stopped) {
             let Some(endpoint) = &mut host.endpoint else { continue };
+            let now = now.plus_nanos(host.ahead);
             endpoint.poll(now);
             while let Some(event) = endpoint.next_event() {
                 host.events.push_back(event);
@@ -158,7 +176,11 @@ impl World {
             self.clock.advance_to(now.plus_nanos(TURN));
             return;
         }
-        let timers = self.hosts.iter().filter_map(|host| host.endpoint.as_ref()?.next_timeout(now));
+        let running = self.hosts.iter().filter(|host| !host.stopped);
+        let timers = running.filter_map(|host| {
+            let due = host.endpoint.as_ref()?.next_timeout(now.plus_nanos(host.ahead))?;
+            Some(Time::from_nanos(due.as_nanos().saturating_sub(host.ahead)))
+        });
         let next = timers.chain(self.network.next_arrival()).min().unwrap_or(limit);
         self.clock.advance_to(next.max(now.plus_nanos(TURN)).min(limit.max(now.plus_nanos(TURN))));
     }

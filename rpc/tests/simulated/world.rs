@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tautline_net::port::sim::{LinkConfig, Network, SimPortConfig};
 use tautline_rpc::*;
+use tautline_testing::clocks::Clocks;
 
 pub const ECHO: Method = Method::named("test/Echo");
 pub const SLOW: Method = Method::named("test/Slow");
@@ -17,7 +18,9 @@ pub const SLOW: Method = Method::named("test/Slow");
 const FRAMES: usize = 96;
 
 pub struct World {
+    /// The network's clock, and that of nodes that are not apart.
     pub clock: Clock,
+    pub clocks: Clocks,
     pub network: Network,
     /// By number; a place is empty while its node is down.
     pub nodes: Vec<Option<Node>>,
@@ -33,11 +36,18 @@ impl World {
     pub fn new(seed: u64, link: LinkConfig) -> World {
         let clock = Clock::virtual_at(Time::from_nanos(1_000_000));
         let network = Network::new(seed, clock.clone(), link);
-        World { clock, network, nodes: Vec::new(), paused: Vec::new(), seed, starts: 0, rounds: 0 }
+        let clocks = Clocks::new(&clock);
+        World { clock, clocks, network, nodes: Vec::new(), paused: Vec::new(), seed, starts: 0, rounds: 0 }
     }
 
     /// Adds a node; its address is `sim://n<number>`.
     pub fn add(&mut self, config: NodeConfig) -> usize {
+        self.add_apart(config, None)
+    }
+
+    /// Adds a node whose clock is ahead of the others'.
+    pub fn add_apart(&mut self, config: NodeConfig, ahead: Option<Duration>) -> usize {
+        self.clocks.add(ahead);
         self.nodes.push(None);
         self.paused.push(false);
         let number = self.nodes.len() - 1;
@@ -58,7 +68,7 @@ impl World {
         config.endpoint.seed = Some(self.seed.wrapping_mul(0x9e37_79b9).wrapping_add(self.starts));
         let frames = SimPortConfig { frames: FRAMES, ..SimPortConfig::default() };
         let port = self.network.port_with(&format!("n{number}"), frames).unwrap();
-        let builder = Node::builder(format!("sim://n{number}")).port(Box::new(port)).clock(self.clock.clone());
+        let builder = Node::builder(format!("sim://n{number}")).port(Box::new(port)).clock(self.clocks.of(number));
         self.nodes[number] = Some(builder.wait(Wait::Spin).config(config).build().unwrap());
     }
 
@@ -78,12 +88,15 @@ impl World {
     /// Polls every node once. `true` if one had something to do, or has at this moment.
     pub fn round(&mut self) -> bool {
         let mut busy = false;
-        for (node, &paused) in self.nodes.iter_mut().zip(&self.paused) {
+        self.clocks.align();
+        for (number, (node, &paused)) in self.nodes.iter_mut().zip(&self.paused).enumerate() {
             if let Some(node) = node
                 && !paused
             {
                 busy |= node.poll() > 0;
-                busy |= node.next_timeout().is_some_and(|due| due <= self.clock.now());
+                // A handler may have moved its node's clock.
+                self.clocks.align();
+                busy |= node.next_timeout().is_some_and(|due| self.clocks.in_the_world(number, due) <= self.clock.now());
             }
         }
         busy
@@ -107,13 +120,15 @@ impl World {
             return;
         }
         self.rounds = 0;
-        let awake = self.nodes.iter().zip(&self.paused).filter(|(_, paused)| !**paused);
-        let timers = awake.filter_map(|(node, _)| node.as_ref()?.next_timeout());
+        let awake = self.nodes.iter().zip(&self.paused).enumerate().filter(|(_, (_, paused))| !**paused);
+        let timers =
+            awake.filter_map(|(number, (node, _))| node.as_ref()?.next_timeout().map(|due| self.clocks.in_the_world(number, due)));
         let next = timers.chain(self.network.next_arrival()).min().unwrap_or(Time::NEVER);
         // A packet that nobody is awake to take is overdue for ever; move on all the same.
         let now = self.clock.now();
         let next = if next > now { next } else { now + Duration::from_micros(10) };
         self.clock.advance_to(next.min(until));
+        self.clocks.align();
     }
 
     /// Lets `duration` pass.

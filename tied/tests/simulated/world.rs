@@ -11,6 +11,7 @@ use tautline_net::port::sim::{LinkConfig, Network};
 use tautline_net::port::{Address, LocalName};
 use tautline_rpc::metrics::Metrics;
 use tautline_rpc::{Code, EndpointConfig, Local, Method, Node, NodeConfig, Service, Status, Usage, Wait};
+use tautline_testing::clocks::Clocks;
 use tautline_tied::{Answer, Config, Policy, Replicas, TieMetrics, TieServer, TieServerConfig, TiedError, TiedOptions};
 
 pub(crate) const WORK: Method = Method::named("test/Work");
@@ -64,6 +65,8 @@ pub(crate) struct Host {
     pub(crate) node: Option<Node>,
     pub(crate) ties: Option<TieServer>,
     pub(crate) mood: Rc<RefCell<Mood>>,
+    /// Its process is stopped: it is not polled, and its packets wait.
+    stopped: bool,
     starts: u64,
     serves: bool,
     /// Whether it has a [`TieServer`].
@@ -72,6 +75,9 @@ pub(crate) struct Host {
 
 pub(crate) struct World {
     pub(crate) clock: Clock,
+    pub(crate) clocks: Clocks,
+    /// Where hosts' clocks are apart: by how much, at random.
+    apart: Option<fastrand::Rng>,
     pub(crate) network: Network,
     pub(crate) hosts: Vec<Host>,
     pub(crate) log: Log,
@@ -117,9 +123,27 @@ impl World {
     }
 
     pub(crate) fn with(seed: u64, servers: usize, link: LinkConfig, node_config: NodeConfig, config: Config) -> World {
+        World::build(seed, servers, link, node_config, config, None)
+    }
+
+    /// The same with hosts whose clocks are up to an hour apart.
+    pub(crate) fn apart(seed: u64, servers: usize, link: LinkConfig, node_config: NodeConfig, config: Config) -> World {
+        World::build(seed, servers, link, node_config, config, Some(fastrand::Rng::with_seed(seed)))
+    }
+
+    fn build(
+        seed: u64,
+        servers: usize,
+        link: LinkConfig,
+        node_config: NodeConfig,
+        config: Config,
+        apart: Option<fastrand::Rng>,
+    ) -> World {
         let clock = Clock::virtual_at(Time::from_nanos(1_000_000_000));
         let mut world = World {
             network: Network::new(seed, clock.clone(), link),
+            clocks: Clocks::new(&clock),
+            apart,
             clock,
             hosts: Vec::new(),
             log: Log::default(),
@@ -141,11 +165,13 @@ impl World {
     }
 
     pub(crate) fn host(&mut self, name: &str, serves: bool) -> usize {
+        self.clocks.add(self.apart.as_mut().map(|random| Duration::from_secs(random.u64(..3600))));
         self.hosts.push(Host {
             name: name.to_owned(),
             node: None,
             ties: None,
             mood: Rc::new(RefCell::new(Mood::Works)),
+            stopped: false,
             starts: 0,
             serves,
             takes_ties: serves,
@@ -162,7 +188,7 @@ impl World {
         let endpoint = EndpointConfig { seed: Some(seed), ..self.node_config.endpoint.clone() };
         let mut node = Node::builder(format!("sim://{}", host.name))
             .port(Box::new(self.network.port(&host.name).unwrap()))
-            .clock(self.clock.clone())
+            .clock(self.clocks.of(at))
             .wait(Wait::Spin)
             .config(NodeConfig { concurrency: 1, endpoint, ..self.node_config.clone() })
             .build()
@@ -197,6 +223,13 @@ impl World {
         for other in 0..self.hosts.len() {
             self.network.heal(&name, &self.hosts[other].name).unwrap();
         }
+    }
+
+    /// Stops a host's process, or lets it go on.
+    pub(crate) fn stop(&mut self, at: usize, stopped: bool) {
+        let host = &mut self.hosts[at];
+        host.stopped = stopped;
+        if stopped { self.network.pause(&host.name) } else { self.network.resume(&host.name) }.unwrap();
     }
 
     pub(crate) fn partition(&self, a: usize, b: usize) {
@@ -299,9 +332,10 @@ impl World {
     }
 
     /// One turn of every node, then time goes to the next thing that happens, but not past `end`; `false` if nothing ever will.
-    fn step(&mut self, end: Time) -> bool {
+    pub(crate) fn step(&mut self, end: Time) -> bool {
         let mut done = 0;
-        for host in &mut self.hosts {
+        self.clocks.align();
+        for host in self.hosts.iter_mut().filter(|host| !host.stopped) {
             if let Some(node) = &mut host.node {
                 done += node.poll();
             }
@@ -311,7 +345,8 @@ impl World {
             self.clock.advance_to(now + TURN);
             return true;
         }
-        let timeouts = self.hosts.iter().filter_map(|host| host.node.as_ref()?.next_timeout());
+        let running = self.hosts.iter().enumerate().filter(|(_, host)| !host.stopped);
+        let timeouts = running.filter_map(|(at, host)| Some(self.clocks.in_the_world(at, host.node.as_ref()?.next_timeout()?)));
         match timeouts.chain(self.network.next_arrival()).min() {
             Some(next) => {
                 self.clock.advance_to(next.max(now + TURN).min(end));
