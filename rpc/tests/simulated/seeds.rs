@@ -270,6 +270,11 @@ impl Run {
             assert!(usage.entries <= requests && usage.claims <= requests && usage.tasks <= config.max_tasks, "{usage:?}");
             assert!(usage.sessions <= config.endpoint.max_sessions, "{usage:?}");
         }
+        for below in self.world.nodes.iter().flatten().map(Node::endpoint_usage) {
+            let limits = &config.endpoint;
+            assert!(below.reassembly_bytes <= limits.reassembly_bytes.max(limits.max_message), "{below:?}");
+            assert!(below.send_bytes <= limits.send_bytes_total, "{below:?}");
+        }
     }
 
     /// Everything heals; everything ends; everything comes back.
@@ -311,11 +316,15 @@ impl Run {
                 assert_eq!(&*self.world.finish(call).unwrap(), body, "after everything has healed");
             }
         }
-        for node in 0..NODES {
-            assert_eq!(self.world.node(node).port_counters().dropped_no_frame, 0);
-        }
         self.world.run(MS);
         self.world.assert_at_rest();
+        for number in 0..NODES {
+            let node = self.world.node(number);
+            let below = node.endpoint_usage();
+            assert_eq!((below.sending, below.receiving, below.send_bytes, below.reassembly_bytes), (0, 0, 0, 0));
+            assert_eq!(below.frames.receive, 0, "node {number} holds frames of what it received");
+            assert_eq!(node.port_counters().dropped_no_frame, 0);
+        }
     }
 
     fn serve(&mut self, number: usize) {
