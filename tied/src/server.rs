@@ -155,17 +155,17 @@ impl TieHook {
 
     /// The second half of [`Hook::control`]: tells the other server.
     pub fn answer(&self, answer: TieAnswer, cx: &mut HookContext<'_>) {
-        self.send(answer.message, cx);
-    }
-
-    fn send(&self, messages: impl IntoIterator<Item = Message>, cx: &mut HookContext<'_>) {
-        for (to, control) in messages {
-            // A cancel that can't be sent costs work, and nothing else.
-            if let Err(error) = cx.send_control(to, &control.emit()) {
-                tracing::debug!(%to, %error, "a tie's message was not sent");
-                self.server.state.borrow_mut().unsent += 1;
-            }
+        if let Some(message) = &answer.message {
+            send(message, &mut self.server.state.borrow_mut().unsent, cx);
         }
+    }
+}
+
+fn send((to, control): &Message, unsent: &mut u64, cx: &mut HookContext<'_>) {
+    // A cancel that can't be sent costs work, and nothing else.
+    if let Err(error) = cx.send_control(*to, &control.emit()) {
+        tracing::debug!(%to, %error, "a tie's message was not sent");
+        *unsent += 1;
     }
 }
 
@@ -188,8 +188,9 @@ impl Hook for TieHook {
     }
 
     fn started(&mut self, entry: Entry, at: Time, cx: &mut HookContext<'_>) {
-        let messages = self.server.state.borrow_mut().table.started(entry, at);
-        self.send(messages, cx);
+        let state = &mut *self.server.state.borrow_mut();
+        let unsent = &mut state.unsent;
+        state.table.started(entry, at, |to, cancel| send(&(to, cancel), unsent, cx));
     }
 
     fn finished(&mut self, entry: Entry, at: Time, _: &mut HookContext<'_>) {

@@ -15,11 +15,10 @@ use std::hash::Hash;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use smallvec::SmallVec;
 use tautline_net::clock::Time;
 use tautline_net::port::Address;
 
-use crate::header::{Control, MAX_COPIES, Mode, Outcome, TieHeader, TieId, canonical, same_place};
+use crate::header::{Control, Mode, Outcome, TieHeader, TieId, canonical};
 use crate::tombstones::Tombstones;
 
 /// Bounds of a [`Table`].
@@ -154,6 +153,7 @@ struct Key {
 
 #[derive(Debug)]
 struct Copy {
+    /// Its addresses in canonical form.
     header: TieHeader,
     /// As the session has it: what a cancel to the others names.
     client: Address,
@@ -172,7 +172,7 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct Tombstone {
     mode: Mode,
-    /// Who sent the cancel, and for which ranks: checked against the copy when it comes.
+    /// Who sent the cancel (in canonical form), and for which ranks: checked against the copy when it comes.
     sender: Address,
     from: u8,
     to: u8,
@@ -211,8 +211,10 @@ impl<E: std::marker::Copy + Eq + Hash> Table<E> {
     }
 
     /// A copy came from `client`.
-    pub fn admit(&mut self, entry: E, header: TieHeader, client: Address, now: Time) -> Admission {
+    pub fn admit(&mut self, entry: E, mut header: TieHeader, client: Address, now: Time) -> Admission {
         self.counters.admitted += 1;
+        // Here, where the copy is about to wait, and not when another server waits for a word.
+        header.copies.iter_mut().for_each(|address| *address = canonical(address));
         let key = self.key(header.id, client);
         let stone = self.tombstones.take(&key, now).filter(|stone| speaks_for(&header, stone.from, stone.to, &stone.sender));
         if let Some(Tombstone { mode: Mode::Cancel, .. }) = stone {
@@ -234,11 +236,10 @@ impl<E: std::marker::Copy + Eq + Hash> Table<E> {
         admission
     }
 
-    /// A copy has started at `at`: whom to tell. A demoted copy tells nobody: it runs because there was time, and whoever started
-    /// first is not to be stopped for it.
-    pub fn started(&mut self, entry: E, at: Time) -> SmallVec<[Message; MAX_COPIES]> {
-        let mut messages = SmallVec::new();
-        let Some(copy) = self.copies.get_mut(&entry) else { return messages };
+    /// A copy has started at `at`: tells, by `tell`, the servers of the others. A demoted copy tells nobody: it runs because there was
+    /// time, and whoever started first is not to be stopped for it.
+    pub fn started(&mut self, entry: E, at: Time, mut tell: impl FnMut(Address, Control)) {
+        let Some(copy) = self.copies.get_mut(&entry) else { return };
         let was = copy.state;
         copy.state = match was {
             State::Queued | State::Demoted => State::Started { at },
@@ -247,7 +248,7 @@ impl<E: std::marker::Copy + Eq + Hash> Table<E> {
             State::Started { .. } => was,
         };
         if was != State::Queued {
-            return messages;
+            return;
         }
         let (header, client, sent_at) = (&copy.header, copy.client, at.as_nanos());
         for (rank, address) in header.copies.iter().enumerate() {
@@ -261,10 +262,9 @@ impl<E: std::marker::Copy + Eq + Hash> Table<E> {
                 continue;
             };
             let cancel = Control::Cancel { id: header.id, mode: header.mode, from: header.rank, to, client, sent_at };
-            messages.push((address, cancel));
+            self.counters.cancels_sent += 1;
+            tell(address, cancel);
         }
-        self.counters.cancels_sent += messages.len() as u64;
-        messages
     }
 
     /// A copy is over: it ran to its end, was dropped, or its client gave it up.
@@ -280,7 +280,8 @@ impl<E: std::marker::Copy + Eq + Hash> Table<E> {
     /// Another server's copy has started. Gives what to answer it.
     pub fn cancel(&mut self, control: &Control, sender: Address, now: Time, queue: &mut impl Queue<E>) -> Option<Message> {
         let Control::Cancel { id, mode, from, to, client, sent_at } = *control else { return None };
-        let Some(reply_to) = self.allowed(&sender) else {
+        let sender = canonical(&sender);
+        let Some(reply_to) = allowed(&self.places, &sender) else {
             self.counters.refused += 1;
             return None;
         };
@@ -341,7 +342,7 @@ impl<E: std::marker::Copy + Eq + Hash> Table<E> {
     }
 
     fn allowed(&self, address: &Address) -> Option<Address> {
-        allowed(&self.places, address)
+        allowed(&self.places, &canonical(address))
     }
 
     fn key(&self, id: TieId, client: Address) -> Key {
@@ -353,10 +354,9 @@ impl<E: std::marker::Copy + Eq + Hash> Table<E> {
     }
 }
 
-/// The allowed replica that `address` names, as it is to be reached.
+/// The allowed replica that a canonical `address` names, as it is to be reached.
 fn allowed(places: &[(Address, Address)], address: &Address) -> Option<Address> {
-    let address = canonical(address);
-    places.iter().find(|(place, _)| *place == address).map(|(_, allowed)| *allowed)
+    places.iter().find(|(place, _)| place == address).map(|(_, allowed)| *allowed)
 }
 
 /// What a cancel does to a copy that is here, and whether the copy is over with that.
@@ -397,9 +397,9 @@ fn cancel_copy<E: std::marker::Copy>(
     (Outcome::Stopped, false)
 }
 
-/// Whether `sender` is the server of the copy of rank `from`, and `to` the rank of this one, as the copy itself has it.
+/// Whether `sender`, in canonical form, is the server of the copy of rank `from`, and `to` the rank of this one, as the copy itself has it.
 fn speaks_for(header: &TieHeader, from: u8, to: u8, sender: &Address) -> bool {
-    header.rank == to && from != to && header.copies.get(usize::from(from)).is_some_and(|address| same_place(address, sender))
+    header.rank == to && from != to && header.copies.get(usize::from(from)).is_some_and(|address| address == sender)
 }
 
 #[cfg(test)]

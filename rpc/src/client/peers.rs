@@ -1,5 +1,6 @@
 //! The peers that a node calls: an address, the session to it if there is one, and the credits.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
@@ -121,13 +122,15 @@ pub(crate) struct Peers {
     by_address: HashMap<Address, u32, RandomState>,
     limit: usize,
     initial_credit: u16,
+    /// The place found last: a server of ties speaks to few others.
+    last: Cell<usize>,
     /// Where the search for an idle peer to forget goes on.
     hand: usize,
 }
 
 impl Peers {
     pub(crate) fn new(limit: usize, initial_credit: u16) -> Peers {
-        Peers { list: Vec::new(), by_address: HashMap::default(), limit, initial_credit, hand: 0 }
+        Peers { list: Vec::new(), by_address: HashMap::default(), limit, initial_credit, last: Cell::new(0), hand: 0 }
     }
 
     /// The peer's place, made if it is new. `None` if there are as many as may be and none is idle.
@@ -147,7 +150,12 @@ impl Peers {
     }
 
     pub(crate) fn find(&self, address: Address) -> Option<&PeerState> {
-        self.by_address.get(&address).map(|&index| &self.list[index as usize])
+        if let Some(last) = self.list.get(self.last.get()).filter(|last| last.address == address) {
+            return Some(last);
+        }
+        let index = *self.by_address.get(&address)? as usize;
+        self.last.set(index);
+        Some(&self.list[index])
     }
 
     pub(crate) fn find_mut(&mut self, address: Address) -> Option<&mut PeerState> {

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
+use smallvec::SmallVec;
 use tautline_net::class::Class;
 use tautline_net::clock::Time;
 use tautline_net::endpoint::{CloseReason, ConnectError, SendError, SessionId};
@@ -217,13 +218,13 @@ impl Core {
             }
         };
         let head = HookHead { kind: kind::HOOK, version: VERSION, tag, reserved: 0 };
-        let mut message = [0; size_of::<HookHead>() + MAX_HOOK_MESSAGE];
-        let (front, rest) = message.split_at_mut(size_of::<HookHead>());
-        front.copy_from_slice(head.as_bytes());
-        rest[..bytes.len()].copy_from_slice(bytes);
-        Ok(self.endpoint.send_control(session, &message[..size_of::<HookHead>() + bytes.len()], self.now)?)
+        let mut message: SmallVec<[u8; 256]> = SmallVec::from_slice(head.as_bytes());
+        message.extend_from_slice(bytes);
+        Ok(self.endpoint.send_control(session, &message, self.now)?)
     }
 }
+
+const _: () = assert!(size_of::<HookHead>() + MAX_HOOK_MESSAGE <= 256, "hooks' messages must stay on the stack");
 
 /// What is left until `due`, in microseconds; saturating both ways.
 #[inline]

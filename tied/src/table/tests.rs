@@ -1,6 +1,7 @@
 use std::collections::HashSet;
 
 use proptest::prelude::*;
+use smallvec::SmallVec;
 use tautline_net::port::LocalName;
 
 use super::*;
@@ -57,6 +58,12 @@ fn config() -> TableConfig {
     TableConfig { allowed: vec![name("a"), name("b")], ..TableConfig::default() }
 }
 
+fn started(table: &mut Table<u32>, entry: u32, now: Time) -> Vec<Message> {
+    let mut messages = Vec::new();
+    table.started(entry, now, |to, cancel| messages.push((to, cancel)));
+    messages
+}
+
 impl Pair {
     /// Both copies queued, as entry 1.
     fn queued(mode: Mode) -> Pair {
@@ -71,13 +78,13 @@ impl Pair {
     fn start_a(&mut self, now: Time) -> Message {
         self.at_a.queued.remove(&1);
         self.at_a.running.insert(1);
-        self.a.started(1, now).pop().unwrap()
+        started(&mut self.a, 1, now).pop().unwrap()
     }
 
     fn start_b(&mut self, now: Time) -> Message {
         self.at_b.queued.remove(&1);
         self.at_b.running.insert(1);
-        self.b.started(1, now).pop().unwrap()
+        started(&mut self.b, 1, now).pop().unwrap()
     }
 }
 
@@ -102,7 +109,7 @@ fn in_demote_mode_the_queued_copy_waits_in_the_background_and_its_late_start_can
     let (_, report) = pair.a.cancel(&cancel, name("b"), at(15), &mut pair.at_a).unwrap();
     assert!(matches!(report, Control::Outcome { outcome: Outcome::Demoted, .. }));
     assert_eq!(pair.at_a.demoted, [1]);
-    assert!(pair.a.started(1, at(50)).is_empty());
+    assert!(started(&mut pair.a, 1, at(50)).is_empty());
 }
 
 #[test]
@@ -137,7 +144,7 @@ fn a_start_whose_word_is_still_on_the_way_is_not_stopped_by_a_lower_ranked_copy(
     let (_, at_a) = pair.a.cancel(&from_b, name("b"), at(10), &mut pair.at_a).unwrap();
     assert!(matches!(at_a, Control::Outcome { outcome: Outcome::Kept, .. }));
     assert!(pair.at_a.stopped.is_empty());
-    assert_eq!(pair.a.started(1, at(8)).len(), 1, "and then it says so to the other");
+    assert_eq!(started(&mut pair.a, 1, at(8)).len(), 1, "and then it says so to the other");
 }
 
 #[test]
@@ -165,7 +172,7 @@ fn a_client_can_not_cancel_anothers_copies_by_using_its_ids() {
     let mut pair = Pair::queued(Mode::Cancel);
     // A second client repeats the id, and its copy starts at `a`.
     assert_eq!(pair.a.admit(2, header(0, Mode::Cancel), name("thief"), at(1)), Admission::Run);
-    let (_, cancel) = pair.a.started(2, at(2)).pop().unwrap();
+    let (_, cancel) = started(&mut pair.a, 2, at(2)).pop().unwrap();
     let (_, report) = pair.b.cancel(&cancel, name("a"), at(3), &mut pair.at_b).unwrap();
     assert!(matches!(report, Control::Outcome { outcome: Outcome::Unknown, .. }));
     assert!(pair.at_b.queued.contains(&1), "the victim's copy is gone");
@@ -202,14 +209,14 @@ fn an_allowed_replica_can_not_speak_for_another_one() {
 fn a_request_can_not_aim_its_server_at_a_stranger() {
     let mut table = Table::new(TableConfig { allowed: vec![name("a")], ..TableConfig::default() });
     table.admit(1, header(0, Mode::Cancel), name("client"), at(0));
-    assert!(table.started(1, at(1)).is_empty());
+    assert!(started(&mut table, 1, at(1)).is_empty());
     assert_eq!(table.counters().strangers, 1);
     table.allow(name("b"));
     table.admit(2, TieHeader { id: TieId(78), ..header(0, Mode::Cancel) }, name("client"), at(0));
-    assert_eq!(table.started(2, at(1)).len(), 1);
+    assert_eq!(started(&mut table, 2, at(1)).len(), 1);
     table.disallow(&name("b"));
     table.admit(3, TieHeader { id: TieId(79), ..header(0, Mode::Cancel) }, name("client"), at(0));
-    assert!(table.started(3, at(1)).is_empty());
+    assert!(started(&mut table, 3, at(1)).is_empty());
 }
 
 #[test]
@@ -220,7 +227,7 @@ fn a_full_table_lets_copies_run_untied() {
         assert_eq!(table.admit(entry, header, name("client"), at(0)), Admission::Run);
     }
     assert_eq!((table.len(), table.counters().untied_full), (2, 8));
-    assert!(table.started(9, at(1)).is_empty());
+    assert!(started(&mut table, 9, at(1)).is_empty());
     (0..10).for_each(|entry| table.finished(entry, at(2)));
     assert!(table.is_empty() && table.entries.is_empty());
 }
@@ -276,7 +283,7 @@ fn of_three_copies_that_start_at_once_exactly_one_goes_on() {
         let header = TieHeader { id: TieId(5), mode: Mode::Cancel, rank: rank as u8, copies: SmallVec::from_slice(&names) };
         table.admit(1, header, name("client"), at(0));
         queue.running.insert(1);
-        messages.extend(table.started(1, at(1)).into_iter().map(|(to, cancel)| (names[rank], to, cancel)));
+        messages.extend(started(table, 1, at(1)).into_iter().map(|(to, cancel)| (names[rank], to, cancel)));
     }
     for (from, to, cancel) in messages {
         let server = names.iter().position(|name| *name == to).unwrap();
@@ -362,7 +369,7 @@ proptest! {
                 }
                 Event::Start(index) if !running.is_empty() => {
                     let entry = running[index.index(running.len())];
-                    let messages = table.started(entry, now);
+                    let messages = started(&mut table, entry, now);
                     prop_assert!(messages.is_empty() || told.insert(entry), "told twice");
                     prop_assert!(messages.iter().all(|(to, _)| *to != names[3]));
                 }

@@ -356,7 +356,9 @@ impl World {
         let Copy { call, copy, size, .. } = self.copies[entry as usize];
         self.copies[entry as usize].started = Some(self.now);
         self.at(self.now + units(size), Event::Finish { server, entry });
-        for (to, control) in self.tables[server].started(entry, self.now) {
+        let mut messages = Vec::new();
+        self.tables[server].started(entry, self.now, |to, control| messages.push((to, control)));
+        for (to, control) in messages {
             let to = self.names.iter().position(|name| *name == to).expect("a server");
             self.send(Event::Control { from: server, to, control });
         }
