@@ -15,6 +15,7 @@ mod server;
 mod table;
 mod tally;
 
+use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
@@ -64,6 +65,8 @@ struct Run {
     events: Events,
     /// Sentences about what leaks, or went wrong otherwise.
     leaks: Vec<String>,
+    /// What was held at a rest, by process and thing: the latest sentence.
+    held: BTreeMap<(&'static str, &'static str), String>,
     own_descriptors: Option<usize>,
 }
 
@@ -104,7 +107,15 @@ impl Run {
             Ok(Part { plan, process, steady, due: now, past: Counts::default(), memory: Memory::default(), starts: 1 })
         });
         let parts = parts.collect::<Result<_, BenchError>>()?;
-        Ok(Run { parts, random, started: now, events: Events::default(), leaks: Vec::new(), own_descriptors: None })
+        Ok(Run {
+            parts,
+            random,
+            started: now,
+            events: Events::default(),
+            leaks: Vec::new(),
+            held: BTreeMap::new(),
+            own_descriptors: None,
+        })
     }
 
     /// Traffic, and what happens to the processes meanwhile.
@@ -190,7 +201,11 @@ impl Run {
         table::print(seconds, first, self.parts.iter().map(|part| part.plan.name).zip(rows.iter().map(|(gauges, _)| gauges)));
         for (part, (gauges, held)) in self.parts.iter_mut().zip(&rows) {
             let name = part.plan.name;
-            self.leaks.extend(held.iter().map(|held| format!("{name}: {held}, {} s after the traffic ended", REST.as_secs())));
+            for held in held {
+                let sentence = format!("{name}: {}, {} s after the traffic ended", held.sentence, REST.as_secs());
+                // Its latest size: one sentence a leak.
+                self.held.insert((name, held.what), sentence);
+            }
             if part.steady {
                 part.memory.add(seconds, gauges.rss_kib);
             }
@@ -229,6 +244,7 @@ impl Run {
             }
             sum.add(&part.past);
         }
+        self.leaks.extend(self.held.values().cloned());
         table::print_ends(&sum);
         table::print_drifts(&drifts);
         let Events { killed, stopped, frozen } = self.events;

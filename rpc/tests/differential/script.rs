@@ -105,7 +105,7 @@ impl Script {
 
     pub fn scene_of(&self, number: usize) -> String {
         let scene = self.scenes.iter().find(|scene| scene.operations().iter().any(|operation| operation.number == number));
-        let text = format!("{scene:?}");
+        let text = scene.map(|scene| format!("{scene:?}")).unwrap_or_default();
         text.split([' ', '(']).next().unwrap_or_default().to_owned()
     }
 }

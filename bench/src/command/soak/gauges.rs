@@ -47,6 +47,14 @@ pub(super) struct Gauges {
     pub(super) counts: Counts,
 }
 
+/// Something that is held although nothing is going on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    /// What, whatever its number.
+    pub(super) what: &'static str,
+    pub(super) sentence: String,
+}
+
 impl Gauges {
     /// The node's part, on its thread.
     pub(super) fn of(local: &Local, ties: Option<&TieServer>, sets: &[Replicas]) -> Gauges {
@@ -95,7 +103,7 @@ impl Gauges {
     }
 
     /// What is still held although nothing is going on, one sentence each. `fresh`: how the process was before it did anything.
-    pub(super) fn held(&self, fresh: &Gauges) -> Vec<String> {
+    pub(super) fn held(&self, fresh: &Gauges) -> Vec<Held> {
         let zero = [
             ("calls have not ended", self.calls),
             ("credits are held", self.credits),
@@ -112,8 +120,11 @@ impl Gauges {
             ("tied copies are known", self.tied_copies),
             ("threads wait for their calls", self.callers),
         ];
-        let mut held: Vec<String> =
-            zero.iter().filter(|(_, value)| *value > 0).map(|(what, value)| format!("{value} {what}")).collect();
+        let mut held: Vec<Held> = zero
+            .into_iter()
+            .filter(|(_, value)| *value > 0)
+            .map(|(what, value)| Held { what, sentence: format!("{value} {what}") })
+            .collect();
         let bounded = [
             ("sessions are open", self.sessions, SESSIONS),
             ("tombstones are kept", self.tombstones, TOMBSTONES),
@@ -125,16 +136,17 @@ impl Gauges {
         ];
         held.extend(
             bounded
-                .iter()
+                .into_iter()
                 .filter(|(_, value, most)| value > most)
-                .map(|(what, value, most)| format!("{value} {what} ({most} at most)")),
+                .map(|(what, value, most)| Held { what, sentence: format!("{value} {what} ({most} at most)") }),
         );
         let (begun, ended) = (self.counts.begun, self.counts.ended());
         if begun != ended {
-            held.push(format!("{begun} calls were begun and {ended} ended"));
+            held.push(Held { what: "callers' count", sentence: format!("{begun} calls were begun and {ended} ended") });
         }
         if self.uncounted != 0 {
-            held.push(format!("the node's metrics count {} calls more begun than ended", self.uncounted));
+            let sentence = format!("the node's metrics count {} calls more begun than ended", self.uncounted);
+            held.push(Held { what: "node's count", sentence });
         }
         held
     }
@@ -148,9 +160,9 @@ mod tests {
     fn what_is_held_at_rest_is_named_with_its_number_and_bound() {
         let fresh = Gauges { descriptors: 9, threads: 3, ..Gauges::default() };
         let rest = Gauges { sessions: 8, frames: [33, 32, 12], descriptors: 10, ..fresh.clone() };
-        assert_eq!(rest.held(&fresh), Vec::<String>::new());
+        assert_eq!(rest.held(&fresh), []);
         let leaks = Gauges { credits: 2, frames: [65, 0, 0], descriptors: 11, threads: 4, uncounted: -1, ..rest };
-        let held = leaks.held(&fresh);
+        let held: Vec<String> = leaks.held(&fresh).into_iter().map(|held| held.sentence).collect();
         assert_eq!(held.len(), 5, "{held:?}");
         assert!(held.contains(&"2 credits are held".to_owned()));
         assert!(held.contains(&"11 descriptors are open (10 at most)".to_owned()));

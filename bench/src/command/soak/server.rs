@@ -18,13 +18,20 @@ pub(super) const WORKER: Method = Method::named("soak.Server/Worker");
 pub(super) const FUTURE: Method = Method::named("soak.Server/Future");
 
 /// Numbers of calls remembered, to notice one that is executed twice.
-const REMEMBERED: usize = 1 << 16;
+const REMEMBERED: usize = 1 << 14;
 
 /// The numbers of the calls executed last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Executed {
     known: HashSet<u64>,
     order: VecDeque<u64>,
+}
+
+impl Default for Executed {
+    /// As large as it gets, so that it does not look like a leak while it fills.
+    fn default() -> Executed {
+        Executed { known: HashSet::with_capacity(2 * REMEMBERED), order: VecDeque::with_capacity(REMEMBERED + 1) }
+    }
 }
 
 impl Executed {
