@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tautline_rpc::*;
+use tautline_testing::fabric::{Fabric, Place};
 
-use crate::fabric::{Fabric, Place};
 use crate::script::{CONCURRENCY, GATED, How, MAX_MESSAGE, Operation, Scene, Script, answered, bytes, seen};
 
 const INLINE: Method = Method::named("differential/Inline");
@@ -71,7 +71,7 @@ pub fn run(script: &Script, fabric: Fabric) -> Record {
     let mut place = Place::new(fabric, script.seed);
     let gates = Shared::default();
     let server = serve(&mut place, &gates);
-    let client = place.open("client", config());
+    let client = open(&mut place, "client");
     let peer = client.local().peer(server.address()).unwrap();
     let mut world = World { place, client, server: Some(server), peer, gates, record: Record::default() };
     for scene in &script.scenes {
@@ -103,8 +103,14 @@ fn config() -> NodeConfig {
     }
 }
 
+fn open(place: &mut Place, name: &str) -> Node {
+    let port = place.open(name);
+    let builder = Node::builder(name).port(port).clock(place.clock.clone()).wait(Wait::Spin);
+    builder.config(config()).build().unwrap()
+}
+
 fn serve(place: &mut Place, gates: &Shared) -> Node {
-    let mut node = place.open("server", config());
+    let mut node = open(place, "server");
     let [inline, queued, future] = std::array::from_fn(|_| gates.borrow().executed.clone());
     node.serve(INLINE, Service::inline(move |request| answer(&inline, request))).unwrap();
     node.serve(QUEUED, Service::workers(move |request| answer(&queued, &request))).unwrap();
@@ -392,7 +398,8 @@ impl World {
             self.ended(completion.tag as usize, end_of(completion.result));
         }
         if !busy {
-            self.place.pass(self.nodes(), stride);
+            let due = self.nodes().into_iter().filter_map(Node::next_timeout).min();
+            self.place.pass(due, stride);
         }
     }
 }
