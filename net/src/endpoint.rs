@@ -96,7 +96,7 @@ impl Endpoint {
                 counters: EndpointCounters::default(),
                 budget: Budget::new(config.reassembly_bytes),
                 held: 0,
-                granting: Vec::new(),
+                granting: Default::default(),
                 inflow: Inflow::default(),
                 grants_due: false,
                 small_excess: 0,

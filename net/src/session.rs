@@ -17,6 +17,7 @@ mod receiving;
 mod recovery;
 mod rtt;
 mod sending;
+mod share;
 mod timing;
 mod token;
 
@@ -30,13 +31,14 @@ use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use self::received::Received;
 use self::recovery::Recovery;
+use self::share::Pace;
 use crate::clock::Time;
 use crate::endpoint::{CloseReason, EndpointConfig, EndpointCounters, Event, RoundTrip, SessionId};
 use crate::port::Address;
 use crate::wire::{CloseCode, DATA_OVERHEAD, Item, Parameters};
 
 pub(crate) use self::handshake::{FIRST_PAUSE, Proven};
-pub(crate) use self::incoming::Budget;
+pub(crate) use self::incoming::{Budget, Need};
 pub(crate) use self::inflow::Inflow;
 pub(crate) use self::outgoing::Message;
 pub(crate) use self::token::Tokens;
@@ -74,8 +76,9 @@ pub(crate) struct Shared {
     pub(crate) budget: Budget,
     /// Bytes of messages that all sessions hold for sending.
     pub(crate) held: usize,
-    /// Incoming messages that need grants: session, the peer's slot, its sequence number.
-    pub(crate) granting: Vec<(SessionId, u16, u32)>,
+    /// Incoming messages that need grants: session, the peer's slot, its sequence number. Those of trusted sessions, and those of sessions on
+    /// probation; the latest in front.
+    pub(crate) granting: [VecDeque<(SessionId, u16, u32)>; 2],
     /// How fast long messages arrive.
     pub(crate) inflow: Inflow,
     /// Something changed that grants depend on.
@@ -147,6 +150,7 @@ pub(crate) struct Session {
     items: SmallVec<[Item; 2]>,
     /// What of [`Shared::held`] is this session's.
     held: usize,
+    pace: Pace,
     probe_packets: u8,
     /// When to look for messages that stand still; `NEVER` while none is incomplete.
     stall_check: Time,
@@ -220,6 +224,7 @@ impl Session {
             incoming: Incoming::new(fragment, own.slots.get(), own.max_message.get(), own.unscheduled.get()),
             items: SmallVec::new(),
             held: 0,
+            pace: Pace::default(),
             probe_packets: 0,
             stall_check: Time::NEVER,
             last_heard: now,

@@ -20,7 +20,8 @@ pub struct EndpointConfig {
     /// Bytes of large messages that a session holds for sending, beyond which `send` answers `Full`. One message of any allowed size is
     /// always accepted. Default 256 MiB.
     pub send_bytes: usize,
-    /// The same for all sessions together. Default 1 GiB.
+    /// The same for all sessions together. A session whose peer has not taken a long message promptly of late is refused from half of it on, others
+    /// from three quarters; who holds little (4 KiB with the defaults) finds room. Default 1 GiB.
     pub send_bytes_total: usize,
     /// Bytes of a message that its sender may send before it is granted more: when many send at once, all of it may meet in one switch's
     /// queue. Default 16 KiB.
@@ -31,7 +32,8 @@ pub struct EndpointConfig {
     /// Incoming messages that hold grants at once ("overcommitment", Homa section 3.5). Default 2.
     pub overcommit: usize,
     /// Bytes of incomplete incoming messages held at once, all sessions together. Messages that do not fit are told to
-    /// wait until others are complete, and one session has a quarter of it at most. Default 512 MiB, at least one message.
+    /// wait until others are complete, and one session has a quarter of it at most. Sessions that have not finished a long message yet, or let
+    /// one stand still, share half of it. Default 512 MiB, at least one message.
     pub reassembly_bytes: usize,
     /// Bytes of data in flight in a session and direction. Default 512 KiB.
     pub window: usize,

@@ -1,12 +1,22 @@
 //! Which incoming messages may go on: the few with the least left (SRPT with bounded overcommitment; Homa, SIGCOMM 2018, section 3.5), and the
 //! oldest, so that nothing starves.
+//!
+//! Sessions that finish what they begin come first, and only so many messages are looked at in one turn: neither messages that nobody means to finish nor
+//! their number keep the others waiting.
 
 use super::Endpoint;
 use super::event::SessionId;
 use crate::clock::Time;
+use crate::session::Need;
 
 /// A message that stood still this long although its sender may go on holds no place among those granted, in nanoseconds.
 const STALLED: u64 = 50_000_000;
+/// Messages looked at in one turn, of trusted sessions and of those on probation each: more than one burst can bring. Where there are more,
+/// they take turns.
+const CONSIDERED: usize = 128;
+
+/// Where a message arrives: its session, the peer's slot, its sequence number.
+type Place = (SessionId, u16, u32);
 
 impl Endpoint {
     /// Gives grants, if something changed that they depend on.
@@ -19,25 +29,38 @@ impl Endpoint {
     }
 
     fn rank(&mut self, now: Time) {
-        let mut granting = std::mem::take(&mut self.shared.granting);
-        let mut ranked = Vec::with_capacity(granting.len());
-        granting.retain(|&(session, slot, sequence)| {
-            let need = self.sessions.get(session).and_then(|session| session.need(slot, sequence, &self.shared.budget));
-            if let Some(need) = need {
-                ranked.push((need, (session, slot, sequence)));
-            }
-            need.is_some()
-        });
-        self.shared.granting = granting;
-        let oldest = ranked.first().map(|(_, place)| *place);
+        self.shared.inflow.update(now);
+        let mut places = self.shared.config.overcommit;
+        for list in 0..self.shared.granting.len() {
+            let ranked = self.consider(list);
+            self.rank_list(list, ranked, &mut places, now);
+        }
+    }
+
+    /// The messages of a list whose turn it is, the latest first.
+    fn consider(&mut self, list: usize) -> Vec<(Need, Place)> {
+        let waiting = self.shared.granting[list].len();
+        let mut considered = Vec::with_capacity(waiting.min(CONSIDERED));
+        for _ in 0..waiting.min(CONSIDERED) {
+            let Some(place) = self.shared.granting[list].pop_front() else { break };
+            let (session, slot, sequence) = place;
+            let Some(session) = self.sessions.get(session) else { continue };
+            let Some(need) = session.need(slot, sequence, &self.shared.budget) else { continue };
+            considered.push((need, place));
+            // Behind all others: where all are considered that is their order again.
+            self.shared.granting[usize::from(!session.is_trusted())].push_back(place);
+        }
+        considered
+    }
+
+    fn rank_list(&mut self, list: usize, mut ranked: Vec<(Need, Place)>, places: &mut usize, now: Time) {
+        let oldest = ranked.last().map(|(_, place)| *place);
         // Memory goes to the oldest that waits for it before any other, or a large message would never find enough.
-        let first_waiting = ranked.iter().find(|(need, _)| need.deferred && !need.crowded).map(|(_, place)| *place);
+        let first_waiting = ranked.iter().rev().find(|(need, _)| need.deferred && !need.crowded).map(|(_, place)| *place);
         let first_admitted = first_waiting.is_some_and(|place| self.admit(place, now));
         let mut room = first_waiting.is_none() || first_admitted;
         ranked.sort_by_key(|(need, _)| (need.class, need.total - need.received));
         let most = u32::try_from(self.shared.config.grant_window).unwrap_or(u32::MAX);
-        self.shared.inflow.update(now);
-        let mut places = self.shared.config.overcommit;
         let mut waiting = 0;
         for (need, place) in ranked {
             let first = oldest == Some(place);
@@ -53,15 +76,18 @@ impl Endpoint {
                     continue;
                 }
             }
-            if places == 0 && !first {
-                continue;
-            }
             let outstanding = need.granted.saturating_sub(need.received);
             let stalled = outstanding > 0 && now.nanos_since(need.progress) > STALLED;
-            if !stalled && !first {
-                places -= 1;
-            }
             let (session, slot, sequence) = place;
+            if stalled && let Some(session) = self.sessions.get_mut(session) {
+                session.distrust(&mut self.shared.budget);
+            }
+            if *places == 0 && !first {
+                continue;
+            }
+            if !stalled && !first {
+                *places -= 1;
+            }
             let path = self.sessions.get(session).map_or(0, |session| self.shared.inflow.of_round_trip(session.shortest_trip()));
             // Twice what the path holds, so that the grant for the next byte is there before the last one.
             let window = path.saturating_mul(2).clamp(most / 8, most);
@@ -74,16 +100,16 @@ impl Endpoint {
                 }
             }
         }
-        self.shared.budget.waiting = waiting;
+        self.shared.budget.waiting[list] = waiting;
     }
 
-    fn is_crowded(&self, (session, slot, sequence): (SessionId, u16, u32)) -> bool {
+    fn is_crowded(&self, (session, slot, sequence): Place) -> bool {
         let need = self.sessions.get(session).and_then(|session| session.need(slot, sequence, &self.shared.budget));
         need.is_some_and(|need| need.crowded)
     }
 
     /// Makes room for a message that waits for memory; `false` if there is none.
-    fn admit(&mut self, (session, slot, sequence): (SessionId, u16, u32), now: Time) -> bool {
+    fn admit(&mut self, (session, slot, sequence): Place, now: Time) -> bool {
         let Some(entry) = self.sessions.get_mut(session) else { return false };
         entry.admit(slot, sequence, now, &mut self.shared.budget)
     }

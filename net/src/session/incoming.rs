@@ -21,7 +21,21 @@ pub(crate) struct Incoming {
     partial: usize,
     /// Bytes of its incomplete messages.
     held: usize,
+    /// Whether it finishes the long messages that it begins.
+    trust: Trust,
 }
+
+/// A session is on probation until it has finished a long message, and again after one stood still: those on probation share half of the memory,
+/// so that messages which nobody means to finish never take what is kept for who does.
+#[derive(Debug, Default)]
+struct Trust {
+    /// How many messages it must finish yet; none once it is trusted.
+    owed: u32,
+    strikes: u32,
+}
+
+/// So often doubles what a session owes that lets messages stand still.
+const STRIKES: u32 = 10;
 
 /// A slot of the peer's: the sequence number of its latest message, and what is there of it.
 #[derive(Debug, Default)]
@@ -80,14 +94,16 @@ pub(crate) enum Arrival {
 pub(crate) struct Budget {
     pub(crate) used: usize,
     pub(crate) limit: usize,
-    /// Messages that wait for others to give memory back; new ones wait behind them.
-    pub(crate) waiting: usize,
+    /// What of it sessions on probation use.
+    pub(crate) probation: usize,
+    /// Messages that wait for others to give memory back, of trusted sessions and of those on probation; new ones wait behind them.
+    pub(crate) waiting: [usize; 2],
     buffers: Buffers,
 }
 
 impl Budget {
     pub(crate) fn new(limit: usize) -> Budget {
-        Budget { used: 0, limit, waiting: 0, buffers: Buffers::new() }
+        Budget { used: 0, limit, probation: 0, waiting: [0; 2], buffers: Buffers::new() }
     }
 }
 
@@ -115,6 +131,7 @@ impl Incoming {
             slots: Vec::new(),
             partial: 0,
             held: 0,
+            trust: Trust { owed: 1, strikes: 0 },
         }
     }
 
@@ -191,8 +208,9 @@ impl Incoming {
             self.discard(at, budget);
             self.slots[at].sequence = header.sequence.get();
             let crowded = self.is_crowded(total, budget);
-            if crowded || budget.waiting > 0 || budget.used + total > budget.limit {
-                budget.waiting += usize::from(!crowded);
+            let waiting = usize::from(!self.is_trusted());
+            if crowded || budget.waiting[waiting] > 0 || !self.fits(total, budget) {
+                budget.waiting[waiting] += usize::from(!crowded);
                 self.slots[at].state = State::Deferred { class, total: total as u32 };
                 return Ok(Arrival::Deferred { new: true });
             }
@@ -217,9 +235,8 @@ impl Incoming {
         assembly.progress = now;
         if assembly.received as usize == total {
             let State::Partial(assembly) = std::mem::take(&mut slot.state) else { unreachable!("matched above") };
-            budget.used -= total;
-            self.held -= total;
-            self.partial -= 1;
+            self.give_back(total, budget);
+            self.finished(budget);
             return Ok(Arrival::Complete(class, assembly.buffer.into_bytes()));
         }
         Ok(Arrival::Partial { new: new && (assembly.granted as usize) < total })
@@ -227,6 +244,7 @@ impl Incoming {
 
     fn begin(&mut self, at: usize, class: Class, total: usize, granted: u32, now: Time, budget: &mut Budget) {
         budget.used += total;
+        budget.probation += if self.is_trusted() { 0 } else { total };
         self.held += total;
         self.partial += 1;
         let mut have = Bits::default();
@@ -240,7 +258,7 @@ impl Incoming {
         let at = usize::from(number);
         let Some(slot) = self.slots.get(at).filter(|slot| slot.sequence == sequence) else { return false };
         let State::Deferred { class, total } = slot.state else { return false };
-        if self.is_crowded(total as usize, budget) || budget.used + total as usize > budget.limit {
+        if self.is_crowded(total as usize, budget) || !self.fits(total as usize, budget) {
             return false;
         }
         self.begin(at, class, total as usize, 0, now, budget);
@@ -335,10 +353,45 @@ impl Incoming {
         match std::mem::take(&mut self.slots[at].state) {
             State::Done | State::Deferred { .. } => {}
             State::Partial(assembly) => {
-                budget.used -= assembly.buffer.len();
-                self.held -= assembly.buffer.len();
-                self.partial -= 1;
+                self.give_back(assembly.buffer.len(), budget);
             }
+        }
+    }
+
+    fn give_back(&mut self, total: usize, budget: &mut Budget) {
+        budget.used -= total;
+        budget.probation -= if self.is_trusted() { 0 } else { total };
+        self.held -= total;
+        self.partial -= 1;
+    }
+
+    /// Whether the session finishes the long messages that it begins, as far as is known.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.trust.owed == 0
+    }
+
+    /// Whether there is memory for a message: of all, and of the half that those on probation share, which one message may exceed.
+    fn fits(&self, total: usize, budget: &Budget) -> bool {
+        let probation = self.is_trusted() || budget.probation == 0 || budget.probation + total <= budget.limit / 2;
+        probation && budget.used + total <= budget.limit
+    }
+
+    /// It finished a long message.
+    fn finished(&mut self, budget: &mut Budget) {
+        if !self.is_trusted() {
+            self.trust.owed -= 1;
+            if self.is_trusted() {
+                budget.probation -= self.held;
+            }
+        }
+    }
+
+    /// A message stood still although its sender may go on.
+    pub(crate) fn distrust(&mut self, budget: &mut Budget) {
+        if self.is_trusted() {
+            self.trust.strikes = (self.trust.strikes + 1).min(STRIKES);
+            self.trust.owed = 1 << (self.trust.strikes - 1);
+            budget.probation += self.held;
         }
     }
 }
@@ -405,7 +458,7 @@ mod tests {
         assert!(matches!(take(10, &mut budget), Arrival::Deferred { new: false }));
         assert!(!incoming.admit(CONTROL_SLOTS, 5, now, &mut budget), "no room yet");
         other.abandoned(CONTROL_SLOTS, 1, &mut budget);
-        assert_eq!((budget.used, budget.waiting), (0, 1));
+        assert_eq!((budget.used, budget.waiting), (0, [0, 1]));
         assert!(incoming.admit(CONTROL_SLOTS, 5, now, &mut budget));
         let mut take = |offset, budget: &mut Budget| incoming.receive(&header(5, 40, offset), &[7; FRAGMENT], now, budget).unwrap();
         assert!(matches!(take(20, &mut budget), Arrival::Deferred { new: false }), "not granted");
@@ -427,9 +480,34 @@ mod tests {
             Ok(Arrival::Partial { .. })
         ));
         assert!(matches!(incoming.receive(&second, &[0; FRAGMENT], Time::ZERO, &mut budget), Ok(Arrival::Deferred { new: true })));
-        assert_eq!(budget.waiting, 0);
+        assert_eq!(budget.waiting, [0, 0]);
         let mut other = Incoming::new(FRAGMENT, 4, 1000, 1000);
         assert!(matches!(other.receive(&header(1, 200, 0), &[0; FRAGMENT], Time::ZERO, &mut budget), Ok(Arrival::Partial { .. })));
+    }
+
+    #[test]
+    fn who_has_not_finished_a_message_leaves_half_of_the_memory_to_who_has() {
+        let (mut honest, mut budget) = incoming();
+        let begin = |incoming: &mut Incoming, slot, sequence, total, budget: &mut Budget| {
+            let header = Fragment { slot: U16::new(CONTROL_SLOTS + slot), ..header(sequence, total, 0) };
+            incoming.receive(&header, &[0; FRAGMENT], Time::ZERO, budget).unwrap()
+        };
+        assert!(matches!(begin(&mut honest, 0, 1, 20, &mut budget), Arrival::Partial { .. }));
+        let last = honest.receive(&header(1, 20, 10), &[0; FRAGMENT], Time::ZERO, &mut budget);
+        assert!(matches!(last, Ok(Arrival::Complete(..))) && honest.is_trusted());
+        let mut strangers: Vec<Incoming> = (0..4).map(|_| Incoming::new(FRAGMENT, 4, 1000, 1000)).collect();
+        let mut held = 0;
+        for stranger in &mut strangers {
+            held += usize::from(matches!(begin(stranger, 0, 1, 240, &mut budget), Arrival::Partial { .. }));
+        }
+        assert_eq!(held, 2);
+        assert!(matches!(begin(&mut honest, 0, 2, 400, &mut budget), Arrival::Partial { .. }));
+        assert_eq!((budget.used, budget.probation), (880, 480));
+        honest.distrust(&mut budget);
+        assert_eq!((budget.used, budget.probation), (880, 880));
+        honest.clear(&mut budget);
+        strangers.iter_mut().for_each(|stranger| stranger.clear(&mut budget));
+        assert_eq!((budget.used, budget.probation), (0, 0));
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Session {
                         if new {
                             let (slot, sequence) = (fragment.slot.get(), fragment.sequence.get());
                             self.push_item(Item::defer(slot, sequence));
-                            shared.granting.push((self.id, slot, sequence));
+                            shared.granting[usize::from(!self.incoming.is_trusted())].push_front((self.id, slot, sequence));
                             shared.grants_due = true;
                         }
                         return Ok(Handled::Open);
@@ -61,7 +61,8 @@ impl Session {
                             self.stall_check = now.plus_nanos(shared.quiet);
                         }
                         if new {
-                            shared.granting.push((self.id, fragment.slot.get(), fragment.sequence.get()));
+                            let place = (self.id, fragment.slot.get(), fragment.sequence.get());
+                            shared.granting[usize::from(!self.incoming.is_trusted())].push_front(place);
                         }
                         shared.grants_due = true;
                     }
@@ -129,6 +130,7 @@ impl Session {
                 self.window.delayed(rtt.latest(), rtt.minimum(), progress.bytes, now.as_nanos());
             }
             self.account(shared);
+            self.pace.acknowledged(progress.bytes, self.held, now);
         }
         if let Some(sent) = progress.lost_sent {
             shared.counters.lost += progress.lost;
@@ -168,6 +170,16 @@ impl Session {
     /// How far an incoming message is, for the grants; `None` once it needs none.
     pub(crate) fn need(&self, slot: u16, sequence: u32, budget: &Budget) -> Option<incoming::Need> {
         self.incoming.need(slot, sequence, budget).filter(|need| need.granted < need.total)
+    }
+
+    /// Whether the peer finishes the long messages that it begins.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.incoming.is_trusted()
+    }
+
+    /// A long message of the peer's stands still.
+    pub(crate) fn distrust(&mut self, budget: &mut Budget) {
+        self.incoming.distrust(budget);
     }
 
     /// Makes room for a deferred message; `false` if there is none.

@@ -24,7 +24,7 @@ impl Session {
         if len > limit {
             return Err(SendError::TooLarge { len, limit });
         }
-        if shared.held > 0 && shared.held + len > shared.config.send_bytes_total {
+        if !self.may_hold(len, shared.held, now, &shared.config) {
             return Err(SendError::Full);
         }
         if len <= self.outgoing.fragment() {
@@ -33,6 +33,7 @@ impl Session {
             shared.saw_long();
         }
         let id = self.outgoing.push(message, self.limits.unscheduled, open, &shared.config)?;
+        self.pace.begin(self.held, len, now);
         self.account(shared);
         Ok(id)
     }

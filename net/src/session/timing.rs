@@ -47,6 +47,9 @@ impl Session {
             if self.incoming.is_stalled(before(STALL_FACTOR)) {
                 return self.finish(CloseReason::Protocol, shared);
             }
+            if self.incoming.is_stalled(Time::from_nanos(now.as_nanos().saturating_sub(shared.quiet))) {
+                self.incoming.distrust(&mut shared.budget);
+            }
             let next = now.plus_nanos(shared.quiet);
             self.stall_check = if self.incoming.is_empty() { Time::NEVER } else { next };
         }

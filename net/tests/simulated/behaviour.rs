@@ -163,15 +163,38 @@ fn what_all_sessions_hold_for_sending_is_bounded() {
         world.host(name, config.clone());
     }
     let sessions = [world.connect(0, 1).0, world.connect(0, 2).0];
-    let mut accepted = 0;
-    while world.send(0, sessions[accepted % 2], Class::Normal, vec![7; 100_000], 0).is_ok() {
-        accepted += 1;
-    }
-    assert_eq!(accepted, 10);
-    assert!(world.endpoint(0).send_bytes() <= 1 << 20);
+    let fill = |world: &mut World| {
+        let mut accepted = 0;
+        while world.send(0, sessions[accepted % 2], Class::Normal, vec![7; 100_000], 0).is_ok() {
+            accepted += 1;
+        }
+        assert!(world.endpoint(0).send_bytes() <= 1 << 20);
+        accepted
+    };
+    assert_eq!(fill(&mut world), 5, "half of it before they have shown that they take what is sent");
+    world.pass(SECOND);
+    assert_eq!(fill(&mut world), 7, "three quarters");
     world.pass(SECOND);
     assert_eq!(world.endpoint(0).send_bytes(), 0);
-    assert_eq!(world.messages(1).len() + world.messages(2).len(), 10);
+    assert_eq!(world.messages(1).len() + world.messages(2).len(), 12);
+}
+
+#[test]
+fn who_reads_nothing_keeps_no_short_message_of_others_from_being_accepted() {
+    let config = EndpointConfig { send_bytes_total: 1 << 20, max_sessions: 100, ..EndpointConfig::default() };
+    let mut world = World::new(16, link(5));
+    for name in ["a", "b", "c"] {
+        world.host(name, config.clone());
+    }
+    let [deaf, good] = [world.connect(0, 1).0, world.connect(0, 2).0];
+    world.network.pause("b").unwrap();
+    while world.send(0, deaf, Class::Normal, vec![7; 1000], 0).is_ok() {}
+    assert!(world.endpoint(0).send_bytes() > 400_000);
+    for token in 0..100 {
+        assert_eq!(world.send(0, good, Class::Normal, vec![7; 1000], token), Ok(()));
+        world.pass(Duration::from_millis(1));
+        assert_eq!(world.messages(2).len(), 1);
+    }
 }
 
 #[test]

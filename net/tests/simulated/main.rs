@@ -6,6 +6,7 @@ mod abuse;
 mod babble;
 mod behaviour;
 mod failure;
+mod flood;
 mod ledger;
 mod seeds;
 mod world;
