@@ -261,3 +261,59 @@ fn a_deferred_message_beside_short_ones_leaves_the_session_whole() {
         assert_eq!(got, shorts + 201, "{:?}", world.endpoint(0).counters());
     }
 }
+
+#[test]
+fn a_message_sent_after_a_session_died_and_before_its_owner_was_told_is_refused() {
+    let (mut world, there, _) = World::pair(33, link(20));
+    world.send(0, there, Class::Normal, b"lost".to_vec(), 1).unwrap();
+    world.kill(1);
+    // The endpoint finds out, and nobody has asked it yet.
+    let mut now = world.now();
+    for _ in 0..100 {
+        now += SECOND / 10;
+        world.endpoint(0).poll(now);
+        world.endpoint(0).flush(now);
+    }
+    let endpoint = world.endpoint(0);
+    assert_eq!(endpoint.session_count(), 0);
+    let sent = endpoint.send(there, Class::Normal, &[], vec![1].into(), 2, now).map(drop);
+    assert_eq!(sent, Err(SendError::UnknownSession));
+    assert_eq!(endpoint.send_control(there, &[1], now), Err(SendError::UnknownSession));
+    endpoint.close(there, now);
+    let events: Vec<Event> = std::iter::from_fn(|| endpoint.next_event()).collect();
+    assert!(matches!(events[..], [Event::Undelivered { token: 1, transmitted: true, .. }, Event::Closed { .. }]), "{events:?}");
+}
+
+#[test]
+fn damaged_packets_give_their_frames_back() {
+    let bad = LinkConfig { corrupt: 0.3, truncate: 0.3, ..link(20) };
+    let (mut world, there, _) = World::pair(34, bad);
+    for token in 0..3_000 {
+        let _ = world.send(0, there, Class::Normal, vec![1; 500], token);
+        world.pass(Duration::from_micros(100));
+        world.hosts[1].events.clear();
+    }
+    // More than the port has frames.
+    assert!(world.endpoint(1).counters().malformed > 512, "{:?}", world.endpoint(1).counters());
+    assert_eq!(world.endpoint(1).usage().frames.receive, 0);
+    assert_eq!(world.endpoint(1).port_counters().dropped_no_frame, 0);
+}
+
+#[test]
+fn a_lost_grant_is_given_again() {
+    let (mut world, there, _) = World::pair(35, link(20));
+    let lost = std::rc::Rc::new(std::cell::Cell::new(0));
+    let count = lost.clone();
+    // The first five of the receiver's control packets, which carry its grants.
+    world.network.set_filter(move |passing| {
+        let control = passing.from == "b" && passing.bytes[1] == tautline_net::wire::Kind::Control as u8;
+        if control && count.get() < 5 {
+            count.set(count.get() + 1);
+            return tautline_net::port::sim::Verdict::Lose;
+        }
+        tautline_net::port::sim::Verdict::Pass
+    });
+    world.send(0, there, Class::Normal, pattern(200_000, 1), 1).unwrap();
+    assert!(world.run(SECOND, |world| world.messages(1).len() == 1), "{:?}", world.endpoint(1).counters());
+    assert_eq!(lost.get(), 5);
+}

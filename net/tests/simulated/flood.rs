@@ -100,6 +100,9 @@ fn flood(abuses: &[Abuse]) {
     scene.recover();
 }
 
+/// To whom of the mob, and what.
+type Caught = Rc<RefCell<Vec<(usize, Vec<u8>)>>>;
+
 struct Scene {
     network: Network,
     clock: Clock,
@@ -117,7 +120,7 @@ struct Scene {
     took: BTreeMap<usize, Vec<u64>>,
     mob: Mob,
     /// To whom of the mob, and what.
-    caught: Rc<RefCell<Vec<(usize, Vec<u8>)>>>,
+    caught: Caught,
     owed: u64,
 }
 
@@ -126,7 +129,7 @@ impl Scene {
         let clock = Clock::virtual_at(Time::from_nanos(1_000_000_000));
         let link = LinkConfig { delay: Duration::from_micros(10), ..LinkConfig::PERFECT };
         let network = Network::new(seed, clock.clone(), link);
-        let caught: Rc<RefCell<Vec<(usize, Vec<u8>)>>> = Rc::default();
+        let caught = Caught::default();
         let catch = caught.clone();
         network.set_filter(move |passing| match passing.to.strip_prefix('m').and_then(|number| number.parse().ok()) {
             Some(number) => {
