@@ -207,7 +207,8 @@ impl Run {
                 self.held.insert((name, held.what), sentence);
             }
             if part.steady {
-                part.memory.add(seconds, gauges.rss_kib);
+                // What the endpoint keeps on purpose has a bound of its own.
+                part.memory.add(seconds, gauges.rss_kib.saturating_sub(gauges.kept_bytes as u64 >> 10));
             }
         }
         self.watch_own_descriptors()

@@ -3,8 +3,8 @@
 use super::Endpoint;
 use crate::port::FramesOut;
 
-/// What an endpoint has in use now. With nobody sending, all but sessions and frames comes back to zero; of frames, port and endpoint keep
-/// some at hand.
+/// What an endpoint has in use now. With nobody sending, all but sessions, kept memory and frames comes back to zero; of
+/// frames, port and endpoint keep some at hand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndpointUsage {
     /// Sessions, those opening and closing included.
@@ -17,6 +17,8 @@ pub struct EndpointUsage {
     pub send_bytes: usize,
     /// Bytes held for incoming messages that are not complete.
     pub reassembly_bytes: usize,
+    /// Bytes of memory kept for incoming messages to come, of messages that are over: at most 32 MiB. At rest it stays.
+    pub kept_bytes: usize,
     /// Frames of the port's pools that are out.
     pub frames: FramesOut,
 }
@@ -28,6 +30,7 @@ impl Endpoint {
             sessions: self.session_count(),
             send_bytes: self.send_bytes(),
             reassembly_bytes: self.reassembly_bytes(),
+            kept_bytes: self.shared.budget.kept(),
             frames: self.port.frames_out(),
             ..EndpointUsage::default()
         };

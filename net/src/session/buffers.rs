@@ -51,6 +51,11 @@ impl Buffers {
         Buffer { bytes: kept.unwrap_or_else(|| vec![0; size]), total, home: self.clone() }
     }
 
+    /// Bytes of the buffers that are kept for messages to come.
+    pub(crate) fn kept(&self) -> usize {
+        self.0.kept.load(Ordering::Relaxed)
+    }
+
     /// Keeps a buffer for the next message, if there is room.
     fn put(&self, bytes: Vec<u8>) {
         let len = bytes.len();

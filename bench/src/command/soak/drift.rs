@@ -1,4 +1,5 @@
-//! Whether memory grows: resident memory at each rest, after a warm-up in which tables and pools find their size.
+//! Whether memory grows: resident memory at each rest, less what the endpoint says it keeps for large messages to come; after a
+//! warm-up, in which tables and pools find their size.
 
 /// What resident memory may grow by from the first third of what follows the warm-up to the last, in KiB.
 pub(super) const BOUND: u64 = 8 << 10;

@@ -31,6 +31,8 @@ pub(super) struct Gauges {
     pub(super) receiving: usize,
     pub(super) send_bytes: usize,
     pub(super) reassembly_bytes: usize,
+    /// Memory that the endpoint keeps for large messages to come, up to a limit of its own.
+    pub(super) kept_bytes: usize,
     /// Frames out: receive, transmit, control.
     pub(super) frames: [usize; 3],
     /// Calls that the node's metrics say have begun and not ended.
@@ -59,7 +61,7 @@ impl Gauges {
     /// The node's part, on its thread.
     pub(super) fn of(local: &Local, ties: Option<&TieServer>, sets: &[Replicas]) -> Gauges {
         let Usage { calls, credits, entries, claims, tasks, sleeps, timers, sessions } = local.usage();
-        let EndpointUsage { sending, receiving, send_bytes, reassembly_bytes, frames, .. } = local.endpoint_usage();
+        let EndpointUsage { sending, receiving, send_bytes, reassembly_bytes, kept_bytes, frames, .. } = local.endpoint_usage();
         let ties = ties.map(TieServer::metrics);
         let at = |set: &Replicas| (0..set.len()).map(|replica| set.outstanding_at(replica) as usize).sum::<usize>();
         let metrics = local.metrics();
@@ -78,6 +80,7 @@ impl Gauges {
             receiving,
             send_bytes,
             reassembly_bytes,
+            kept_bytes,
             frames: [frames.receive, frames.transmit, frames.control],
             uncounted: open.sum(),
             replica_calls: sets.iter().map(|set| set.outstanding() + at(set)).sum(),

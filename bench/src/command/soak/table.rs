@@ -7,9 +7,11 @@ use super::tally::Counts;
 /// One rest: a line a process.
 pub(super) fn print<'a>(seconds: f64, first: bool, rows: impl Iterator<Item = (&'static str, &'a Gauges)>) {
     if first {
-        println!("\nAt rest, in use (frames: receive/transmit/control; held: bytes for sending and for incoming messages):");
         println!(
-            "{:>6}  {:<17} {:>8} {:>4} {:>4} {:>5} {:>5} {:>6} {:>7} {:>6} {:>6} {:>8} {:>9} {:>6} {:>9} {:>9}",
+            "\nAt rest, in use (frames: receive/transmit/control; held: bytes for sending and for incoming messages; kept: for those to come):"
+        );
+        println!(
+            "{:>6}  {:<17} {:>8} {:>4} {:>4} {:>5} {:>5} {:>6} {:>7} {:>6} {:>6} {:>8} {:>8} {:>9} {:>6} {:>9} {:>9}",
             "s",
             "process",
             "RSS KiB",
@@ -22,6 +24,7 @@ pub(super) fn print<'a>(seconds: f64, first: bool, rows: impl Iterator<Item = (&
             "timers",
             "slots",
             "held",
+            "kept KiB",
             "frames",
             "ties",
             "tombs",
@@ -31,7 +34,7 @@ pub(super) fn print<'a>(seconds: f64, first: bool, rows: impl Iterator<Item = (&
     for (name, gauges) in rows {
         let [receive, transmit, control] = gauges.frames;
         println!(
-            "{seconds:>6.0}  {name:<17} {:>8} {:>4} {:>4} {:>5} {:>5} {:>6} {:>7} {:>6} {:>6} {:>8} {:>9} {:>6} {:>9} {:>9}",
+            "{seconds:>6.0}  {name:<17} {:>8} {:>4} {:>4} {:>5} {:>5} {:>6} {:>7} {:>6} {:>6} {:>8} {:>8} {:>9} {:>6} {:>9} {:>9}",
             gauges.rss_kib,
             gauges.descriptors,
             gauges.threads,
@@ -42,6 +45,7 @@ pub(super) fn print<'a>(seconds: f64, first: bool, rows: impl Iterator<Item = (&
             gauges.timers,
             gauges.sending + gauges.receiving,
             gauges.send_bytes + gauges.reassembly_bytes,
+            gauges.kept_bytes >> 10,
             format!("{receive}/{transmit}/{control}"),
             gauges.tied_copies,
             gauges.tombstones,
@@ -61,7 +65,7 @@ pub(super) fn print_ends(counts: &Counts) {
 
 /// How resident memory moved where a process lived from the beginning to the end.
 pub(super) fn print_drifts(drifts: &[(&str, Drift)]) {
-    println!("\nResident memory after the warm-up:");
+    println!("\nResident memory, less what is kept, after the warm-up:");
     for (name, drift) in drifts {
         println!(
             "  {name:<17} {} -> {} KiB (at most {} more), {:+.0} KiB a minute (at most {:.0}, once there are enough rests)",
