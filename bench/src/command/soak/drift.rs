@@ -3,8 +3,8 @@
 
 /// What resident memory may grow by from the first third of what follows the warm-up to the last, in KiB.
 pub(super) const BOUND: u64 = 8 << 10;
-/// From this many rests after the warm-up on the slope counts too, ...
-const ENOUGH: usize = 12;
+/// From this many seconds after the warm-up on the slope counts too, ...
+const LONG: f64 = 300.0;
 /// ... and may be this much, in KiB a minute.
 pub(super) const SLOPE: f64 = 512.0;
 
@@ -44,7 +44,8 @@ impl Memory {
             warm[at + 1..].iter().map(move |(to, high)| (*high as f64 - *low as f64) / (to - from).max(1e-3) * 60.0)
         });
         let slope = median(slopes.collect());
-        Some(Drift { early: kib(&warm[..third]), late: kib(&warm[warm.len() - third..]), slope, counts: warm.len() >= ENOUGH })
+        let seconds = warm[warm.len() - 1].0 - warm[0].0;
+        Some(Drift { early: kib(&warm[..third]), late: kib(&warm[warm.len() - third..]), slope, counts: seconds >= LONG })
     }
 }
 
@@ -71,7 +72,7 @@ mod tests {
 
     fn memory(samples: usize, kib: impl Fn(usize) -> u64) -> Option<Drift> {
         let mut memory = Memory::default();
-        (0..samples).for_each(|n| memory.add(n as f64 * 10.0, kib(n)));
+        (0..samples).for_each(|n| memory.add(n as f64 * 20.0, kib(n)));
         memory.drift()
     }
 
@@ -86,9 +87,9 @@ mod tests {
     #[test]
     fn a_step_and_a_slow_slope_are_leaks() {
         assert!(memory(4, |n| 40_000 + 5_000 * n as u64).unwrap().leak().unwrap().contains("grew by 10000 KiB"));
-        // 100 KiB in ten seconds.
-        let slow = memory(30, |n| 40_000 + 100 * n as u64).unwrap();
+        // 200 KiB in twenty seconds.
+        let slow = memory(30, |n| 40_000 + 200 * n as u64).unwrap();
         assert!(slow.leak().unwrap().contains("600 KiB a minute"), "{slow:?}");
-        assert_eq!(memory(8, |n| 40_000 + 100 * n as u64).unwrap().leak(), None, "too few to tell");
+        assert_eq!(memory(8, |n| 40_000 + 200 * n as u64).unwrap().leak(), None, "too short to tell");
     }
 }

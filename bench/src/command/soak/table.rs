@@ -68,7 +68,7 @@ pub(super) fn print_drifts(drifts: &[(&str, Drift)]) {
     println!("\nResident memory, less what is kept, after the warm-up:");
     for (name, drift) in drifts {
         println!(
-            "  {name:<17} {} -> {} KiB (at most {} more), {:+.0} KiB a minute (at most {:.0}, once there are enough rests)",
+            "  {name:<17} {} -> {} KiB (at most {} more), {:+.0} KiB a minute (at most {:.0} in a long run)",
             drift.early,
             drift.late,
             super::drift::BOUND,
