@@ -60,6 +60,10 @@ impl Endpoint {
         let (header, kind) = match Header::parse(&frame) {
             Ok(parsed) => parsed,
             Err(WireError::Version(version)) => {
+                // Where bits get damaged it may be those of the version, and the sender speaks ours.
+                if !self.integrity {
+                    Header::verify(&frame)?;
+                }
                 self.refuse_version(version, &frame, peer);
                 return Err(WireError::Version(version));
             }

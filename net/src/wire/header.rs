@@ -59,7 +59,7 @@ pub struct Header {
     pub session: U64,
     /// The low half of the largest number received from the other side; number 0 is never used and means none.
     pub ack_largest: U32,
-    /// CRC-32C of the datagram with this field zero, where the port does not protect it; else 0.
+    /// CRC-32C of the datagram with this field zero, where the port does not protect it; else 0. In every version it lies here.
     pub check: U32,
     /// Bit n: number `ack_largest - 1 - n` was received too.
     pub ack_bits: U64,

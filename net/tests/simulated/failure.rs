@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use tautline_net::class::Class;
-use tautline_net::endpoint::{CloseReason, ConnectError, EndpointConfig, Event, SendError};
+use tautline_net::endpoint::{CloseReason, ConnectError, EndpointConfig, Event, SendError, SessionId};
 use tautline_net::port::Address;
 use tautline_net::port::sim::LinkConfig;
+use tautline_net::wire::Header;
 
 use crate::world::{World, link, pattern};
 
@@ -201,12 +202,11 @@ fn a_message_that_is_never_finished_ends_its_session_and_gives_its_memory_back()
     assert_eq!(world.closed(0, there, 5 * SECOND), Some((CloseReason::Protocol, vec![(1, true)])));
 }
 
-#[test]
-fn a_peer_of_another_version_is_told_which_one_is_spoken_here() {
+/// Two hosts, and a hello of the first one's that the second has not got.
+fn a_hello_on_its_way() -> (World, SessionId, Vec<u8>) {
     let mut world = World::new(31, link(20));
     world.host("a", EndpointConfig::default());
     world.host("b", EndpointConfig::default());
-    // On the way from a to b, version 1 turns into version 9.
     let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
     let take = seen.clone();
     world.network.set_filter(move |passing| {
@@ -218,12 +218,28 @@ fn a_peer_of_another_version_is_told_which_one_is_spoken_here() {
     });
     let there = world.open(0, 1);
     world.turn();
-    let mut hello = seen.borrow()[0].clone();
-    hello[0] = 9;
+    let hello = seen.borrow()[0].clone();
     world.network.clear_filter();
+    (world, there, hello)
+}
+
+#[test]
+fn a_peer_of_another_version_is_told_which_one_is_spoken_here() {
+    let (mut world, there, mut hello) = a_hello_on_its_way();
+    hello[0] = 9;
+    Header::seal(&mut hello);
     world.network.inject("a", "b", &hello).unwrap();
     let (reason, _) = world.closed(0, there, SECOND).expect("refused");
     assert_eq!(reason, CloseReason::Version(1));
+}
+
+#[test]
+fn a_hello_whose_version_was_damaged_on_the_way_does_not_end_the_handshake() {
+    let (mut world, there, mut hello) = a_hello_on_its_way();
+    hello[0] = 9;
+    world.network.inject("a", "b", &hello).unwrap();
+    assert_eq!(world.closed(0, there, SECOND), None);
+    assert!(world.endpoint(0).is_established(there), "the hello is repeated");
 }
 
 #[test]
