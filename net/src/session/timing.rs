@@ -44,7 +44,9 @@ impl Session {
         }
         let before = |time_outs: u64| Time::from_nanos(now.as_nanos().saturating_sub(peer_timeout.as_nanos() as u64 * time_outs));
         if now >= self.stall_check {
-            if self.incoming.is_stalled(before(STALL_FACTOR)) {
+            // While this side did not look, nothing could go on.
+            let deadline = before(STALL_FACTOR);
+            if shared.resumed < deadline && self.incoming.is_stalled(deadline) {
                 return self.finish(CloseReason::Protocol, shared);
             }
             if self.incoming.is_stalled(Time::from_nanos(now.as_nanos().saturating_sub(shared.quiet))) {

@@ -243,6 +243,21 @@ fn a_hello_whose_version_was_damaged_on_the_way_does_not_end_the_handshake() {
 }
 
 #[test]
+fn a_message_that_was_half_there_when_its_receiver_was_paused_for_long_is_finished_afterwards() {
+    let (mut world, there, _) = World::pair(32, LinkConfig { bandwidth: 100_000_000, ..link(20) });
+    world.send(0, there, Class::Normal, vec![1; 1_000_000], 1).unwrap();
+    assert!(world.run(SECOND, |world| world.endpoint(1).reassembly_bytes() > 0));
+    // What is on its way gets lost, so that nothing of it is there when both wake up.
+    world.network.partition("a", "b").unwrap();
+    world.pass(SECOND / 100);
+    world.clock.advance_to(world.now() + 60 * SECOND);
+    world.turn();
+    world.network.heal("a", "b").unwrap();
+    let whole = |world: &mut World| world.hosts[1].events.iter().any(|event| matches!(event, Event::Message { .. }));
+    assert!(world.run(10 * SECOND, whole), "{:?}", world.hosts[1].events);
+}
+
+#[test]
 fn a_deferred_message_beside_short_ones_leaves_the_session_whole() {
     for shorts in [33, 64, 500] {
         let slow = LinkConfig { bandwidth: 100_000_000, ..link(20) };
