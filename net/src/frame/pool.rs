@@ -10,7 +10,9 @@ use std::ptr::NonNull;
 use super::Frame;
 use super::home::{Home, NO_OWNER, Parts};
 use super::slab::Slab;
-use crate::sync::primitive::{AtomicU32, AtomicUsize, CachePadded, Ordering, UnsafeCell, exclusive, fence, ord, thread_token};
+use crate::sync::primitive::{
+    AtomicU32, AtomicUsize, CachePadded, Ordering, UnsafeCell, acquire_read, exclusive, ord, thread_token,
+};
 
 /// How many frames a pool has, and how large they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,7 +164,7 @@ impl Drop for Pool {
         let counted_off = shared.out.fetch_add(out, ord!(Release, "frame-close-release"));
         if counted_off.wrapping_add(out) == 0 {
             // Acquire: the other threads' use of it is over.
-            fence(ord!(Acquire, "frame-close-acquire"));
+            acquire_read(&shared.out, ord!(Acquire, "frame-close-acquire"));
             // SAFETY: every frame is home or counted off, and this handle is going.
             unsafe { free(self.shared) };
         }
@@ -204,7 +206,7 @@ unsafe fn release_anywhere(home: NonNull<Home>, _: NonNull<u8>, _: u32, index: u
     // The owner is gone. Release: our use of the pool is over before another thread frees it.
     if shared.out.fetch_sub(1, ord!(Release, "frame-count-off")) == 1 {
         // Acquire: everybody else's use of it is over.
-        fence(ord!(Acquire, "frame-last-acquire"));
+        acquire_read(&shared.out, ord!(Acquire, "frame-last-acquire"));
         // SAFETY: the count says that the handle is gone, and this was the last frame.
         unsafe { free(pointer) };
     }

@@ -59,6 +59,20 @@ mod platform {
         }
     }
 
+    /// An acquire fence, after `atomic` was read without acquiring.
+    #[cfg(not(tautline_tsan))]
+    #[inline(always)]
+    pub fn acquire_read(_: &AtomicUsize, order: super::Ordering) {
+        fence(order);
+    }
+
+    /// ThreadSanitizer learns no order from a fence, and would call what follows a race. One more read is as good: it finds what was
+    /// read before, or what came after that in the same sequence of updates. (`Arc` of the standard library does the same.)
+    #[cfg(tautline_tsan)]
+    pub fn acquire_read(atomic: &AtomicUsize, order: super::Ordering) {
+        atomic.load(order);
+    }
+
     /// The value of an atomic that nobody else can reach any more.
     #[inline(always)]
     pub fn exclusive(atomic: &mut AtomicU32) -> u32 {
@@ -106,6 +120,11 @@ mod platform {
         if order != Ordering::Relaxed {
             loom::sync::atomic::fence(order);
         }
+    }
+
+    /// An acquire fence, after `atomic` was read without acquiring.
+    pub fn acquire_read(_: &AtomicUsize, order: Ordering) {
+        fence(order);
     }
 
     /// The value of an atomic that nobody else can reach any more.
