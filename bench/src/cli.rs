@@ -38,6 +38,8 @@ pub(crate) enum Command {
     Incast(Incast),
     /// Messages through many open sessions, beside few: the rate, and the memory a session takes.
     Sessions(Sessions),
+    /// An honest peer's small messages beside a flood from a thousand hostile ones: its p99, and the server's memory.
+    Abuse(AbuseArgs),
     /// Instructions a small call, both sides together, counted by valgrind and compared with the stored figure.
     Instructions(Instructions),
     /// Mixed traffic between processes that are killed and restarted, for as long as asked: prints leaks.
@@ -209,6 +211,20 @@ impl All {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct AbuseArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) rounds: Rounds,
+    /// Hostile peers, each at an address of its own on loopback.
+    #[arg(long, default_value_t = 1000, value_parser = peers)]
+    pub(crate) peers: usize,
+    /// Packets a second, all hostile peers together.
+    #[arg(long, value_name = "PACKETS", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1000..=1_000_000))]
+    pub(crate) flood: u64,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Instructions {
     #[command(flatten)]
     pub(crate) common: Common,
@@ -306,6 +322,13 @@ fn sessions(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(sessions) if (100..=60_000).contains(&sessions) => Ok(sessions),
         _ => Err("write a number of sessions between 100 and 60000".to_owned()),
+    }
+}
+
+fn peers(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(peers) if (6..=20_000).contains(&peers) => Ok(peers),
+        _ => Err("write a number of peers between 6 and 20000".to_owned()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The commands: each measures one thing and gives a report.
 
+mod abuse;
 mod all;
 mod bulk;
 mod cancel;
@@ -31,6 +32,7 @@ pub(crate) fn run(command: Command) -> (Common, Result<Option<Report>, BenchErro
         Command::Hol(args) => (args.common.clone(), hol::run(&args).map(Some)),
         Command::Incast(args) => (args.common.clone(), incast::run(&args).map(Some)),
         Command::Sessions(args) => (args.common.clone(), sessions::run(&args).map(Some)),
+        Command::Abuse(args) => (args.common.clone(), abuse::run(&args).map(Some)),
         Command::All(args) => (args.common.clone(), all::run(&args).map(Some)),
         Command::Instructions(args) => (args.common.clone(), instructions::run(&args).map(Some)),
         Command::InstructionsLoad(args) => (Common::default(), instructions::run_load(&args).map(|()| None)),

@@ -27,5 +27,6 @@ pub mod rate;
 pub mod report;
 pub mod rounds;
 pub mod samples;
+pub mod siege;
 pub mod sizes;
 pub mod workload;

@@ -95,6 +95,11 @@ impl Mob {
         self.members.is_empty()
     }
 
+    /// Whose turn it is to send.
+    pub fn turn(&self) -> usize {
+        self.next
+    }
+
     /// How many have a session, as far as they know.
     pub fn sessions(&self) -> usize {
         self.members.iter().filter(|member| member.session != 0).count()

@@ -9,7 +9,7 @@ use tautline_bench::report::{Report, Sense};
 use crate::cli::All;
 
 /// What is run, with whether it takes `--cores`.
-const COMMANDS: [(&str, bool); 15] = [
+const COMMANDS: [(&str, bool); 16] = [
     ("floor", true),
     ("echo --port udp", true),
     ("echo --port mem", true),
@@ -22,6 +22,7 @@ const COMMANDS: [(&str, bool); 15] = [
     ("hol --port udp", true),
     ("hol --port mem", true),
     ("sessions", true),
+    ("abuse", true),
     ("incast", false),
     ("instructions", false),
     ("tail", true),
