@@ -77,7 +77,7 @@ impl Endpoint {
                 }
             }
             let outstanding = need.granted.saturating_sub(need.received);
-            let stalled = outstanding > 0 && now.nanos_since(need.progress) > STALLED;
+            let stalled = outstanding > 0 && now.nanos_since(need.progress.max(self.shared.resumed)) > STALLED;
             let (session, slot, sequence) = place;
             if stalled && let Some(session) = self.sessions.get_mut(session) {
                 session.distrust(&mut self.shared.budget);

@@ -49,7 +49,8 @@ impl Session {
             if shared.resumed < deadline && self.incoming.is_stalled(deadline) {
                 return self.finish(CloseReason::Protocol, shared);
             }
-            if self.incoming.is_stalled(Time::from_nanos(now.as_nanos().saturating_sub(shared.quiet))) {
+            let lately = Time::from_nanos(now.as_nanos().saturating_sub(shared.quiet));
+            if shared.resumed < lately && self.incoming.is_stalled(lately) {
                 self.incoming.distrust(&mut shared.budget);
             }
             let next = now.plus_nanos(shared.quiet);
