@@ -2,7 +2,6 @@
 //! ends.
 
 use std::future::Future;
-use std::marker::PhantomData;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -13,66 +12,13 @@ use smallvec::SmallVec;
 use tautline_net::class::Class;
 use tautline_net::clock::Time;
 use tautline_net::payload::Payload;
-use tautline_net::port::Address;
-use tautline_rpc::{Call, CallError, CallOptions, Code, Codec, CodecError, Extension, Fate, Limit, Method, Rpc, Sleep};
+use tautline_rpc::{Call, CallError, CallOptions, Code, Extension, Fate, Limit, Method, Sleep};
 
+use crate::answer::{Answer, TiedError};
 use crate::header::{MAX_COPIES, TAG, TieHeader};
 use crate::policy::{Policy, Settings};
 use crate::race::{Failure, Purpose, Race, State, Step};
 use crate::replicas::{Sample, Shared, TiedOptions, mode};
-
-/// The answer to a logical call.
-#[derive(Debug)]
-pub struct Answer {
-    /// The reply's bytes.
-    pub payload: Payload,
-    /// The place of the replica that answered.
-    pub replica: usize,
-    /// How many copies were sent.
-    pub copies: usize,
-}
-
-/// Why a logical call has no answer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TiedError {
-    /// A copy failed, and no other one could answer.
-    #[error("{replica}: {error}{}", of(*copies))]
-    Call {
-        /// The error of the copy of which most is known: executed before not executed.
-        error: CallError,
-        /// Where it was.
-        replica: Address,
-        /// How many copies were sent.
-        copies: usize,
-    },
-    /// The request could not be encoded, or the answer not decoded.
-    #[error(transparent)]
-    Codec(CallError),
-    /// The node of a [`ReplicasHandle`](crate::ReplicasHandle) could not make the call, or stopped before its end.
-    #[error(transparent)]
-    Node(CallError),
-    /// Each copy was cancelled in favour of another one. Happens if servers disagree on a tie's copies.
-    #[error("each of {copies} copies was cancelled in favour of another")]
-    AllCancelled {
-        /// How many copies were sent.
-        copies: usize,
-    },
-}
-
-impl TiedError {
-    /// What is known of the execution of the logical call, all copies together.
-    pub fn fate(&self) -> Fate {
-        match self {
-            TiedError::Call { error, .. } | TiedError::Codec(error) | TiedError::Node(error) => error.fate(),
-            TiedError::AllCancelled { .. } => Fate::MaybeExecuted,
-        }
-    }
-}
-
-fn of(copies: usize) -> String {
-    if copies > 1 { format!(", of {copies} copies") } else { String::new() }
-}
 
 /// A logical call in flight. Awaiting it gives the first successful answer of any copy, or the one error when there is none; dropping
 /// it cancels every copy.
@@ -467,53 +413,5 @@ impl Drop for ReplicaCall {
         if let Some(begun) = self.begun.take() {
             self.settle(begun, End::Abandoned);
         }
-    }
-}
-
-/// A [`ReplicaCall`] whose answer is decoded.
-#[derive(Debug)]
-#[must_use = "a call does nothing unless it is awaited"]
-pub struct TypedReplicaCall<M> {
-    call: Result<ReplicaCall, Option<CallError>>,
-    types: PhantomData<fn() -> M>,
-}
-
-/// The answer to a [`TypedReplicaCall`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TypedAnswer<T> {
-    /// The reply.
-    pub reply: T,
-    /// The place of the replica that answered.
-    pub replica: usize,
-    /// How many copies were sent.
-    pub copies: usize,
-}
-
-impl<M: Rpc> TypedReplicaCall<M> {
-    pub(crate) fn new(call: Result<ReplicaCall, CallError>) -> TypedReplicaCall<M> {
-        TypedReplicaCall { call: call.map_err(Some), types: PhantomData }
-    }
-}
-
-impl<M: Rpc> Future for TypedReplicaCall<M> {
-    type Output = Result<TypedAnswer<M::Reply>, TiedError>;
-
-    /// # Panics
-    ///
-    /// If polled again after it completed.
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let call = match &mut self.get_mut().call {
-            Ok(call) => call,
-            Err(error) => {
-                return Poll::Ready(Err(TiedError::Codec(error.take().expect("a call was polled after it had completed"))));
-            }
-        };
-        Pin::new(call).poll(cx).map(|result| {
-            let Answer { payload, replica, copies } = result?;
-            match <M::Codec as Codec<M::Reply>>::decode(payload) {
-                Ok(reply) => Ok(TypedAnswer { reply, replica, copies }),
-                Err(CodecError(reason)) => Err(TiedError::Codec(CallError::Decode(reason))),
-            }
-        })
     }
 }

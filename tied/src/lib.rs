@@ -120,6 +120,7 @@
 //! a node, and [`ReplicasHandle`] is the way there from other threads. [`estimator`], [`bucket`] and [`choice`] say when, how often and where; [`header`] is the format on the wire.
 #![forbid(unsafe_code)]
 
+mod answer;
 pub mod bucket;
 mod call;
 pub mod choice;
@@ -135,9 +136,11 @@ mod server;
 pub mod stagger;
 pub mod table;
 pub mod tombstones;
+mod typed;
 
+pub use answer::{Answer, TiedError};
 pub use bucket::Budget;
-pub use call::{Answer, ReplicaCall, TiedError, TypedAnswer, TypedReplicaCall};
+pub use call::ReplicaCall;
 pub use estimator::EstimatorConfig;
 pub use header::{Mode, Outcome};
 pub use metrics::{ClassMetrics, ReplicasMetrics, TieMetrics};
@@ -146,3 +149,4 @@ pub use race::Purpose;
 pub use remote::{RemoteReplicaCall, ReplicasHandle};
 pub use replicas::{Replicas, ReplicasBuilder, ReplicasError, TiedOptions};
 pub use server::{TieAnswer, TieHook, TieServer, TieServerConfig, TieServerError};
+pub use typed::{TypedAnswer, TypedReplicaCall};

@@ -16,7 +16,8 @@ use std::task::{Context, Poll, Waker};
 use tautline_net::payload::Payload;
 use tautline_rpc::{CallError, Fate, Handle, Limit, Local, Method, SpawnError};
 
-use crate::call::{Answer, ReplicaCall, TiedError};
+use crate::answer::{Answer, TiedError};
+use crate::call::ReplicaCall;
 use crate::replicas::{Replicas, Shared, TiedOptions};
 
 type CallResult = Result<Answer, TiedError>;

@@ -12,7 +12,7 @@ use tautline_net::port::{Address, AddressError};
 use tautline_rpc::{CallError, CallOptions, Codec, CodecError, Local, Method, Peer, Rpc, ToAddress};
 
 use crate::bucket::{Bucket, Budget};
-use crate::call::{ReplicaCall, TypedReplicaCall};
+use crate::call::ReplicaCall;
 use crate::choice::Standings;
 use crate::estimator::{Estimator, EstimatorConfig};
 use crate::header::{MAX_COPIES, Mode, same_place};
@@ -22,6 +22,7 @@ use crate::policy::{Choice, Config, Delay, Percentile, Policy, Settings, Stagger
 use crate::race::{Plan, Shape};
 use crate::remote::ReplicasHandle;
 use crate::stagger::Notices;
+use crate::typed::TypedReplicaCall;
 
 /// Replicas to call, under a policy. It belongs to its node's thread; clones share what they learn. Other threads call them by a
 /// [handle](Replicas::handle).
