@@ -190,6 +190,32 @@ mod tests {
     }
 
     #[test]
+    fn trains_and_lone_datagrams_of_any_length_arrive_whole_whatever_came_before() {
+        let mut a = open("udp://127.0.0.1:0");
+        let mut b = open("udp://127.0.0.1:0");
+        for options in ["", "?frames=64", "?gro=false"] {
+            let mut c = open(&format!("udp://127.0.0.1:0{options}"));
+            let (mut random, small) = (fastrand::Rng::with_seed(7), options.contains("frames"));
+            for round in 0..300 {
+                let count = if small { 1..12 } else { 1..60 };
+                let long = *random.choice(&[60, 600, 1000, 1300, 1344]).unwrap();
+                let mut lengths = vec![long; random.usize(count)];
+                lengths.push(random.usize(..=1344));
+                let sent = packets(&lengths);
+                let from = if random.bool() { &mut a } else { &mut b };
+                send(from, c.local_address(), &sent);
+                assert!(received(&mut c, sent.len(), random.usize(1..40)) == sent, "{options} round {round}: {lengths:?}");
+            }
+            // And the frames that wait for trains go back once there are none.
+            let mut nothing = Vec::new();
+            for _ in 0..1_000 {
+                assert_eq!(c.receive(&mut nothing, 32).unwrap(), 0);
+            }
+            assert!(c.frames_out().receive <= 32, "{options}: {:?}", c.frames_out());
+        }
+    }
+
+    #[test]
     fn what_a_failed_segmentation_lost_is_sent_again_one_by_one() {
         let mut a = open("udp://127.0.0.1:0");
         let mut b = open("udp://127.0.0.1:0");

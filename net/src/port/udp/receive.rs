@@ -2,7 +2,9 @@
 //! kernel has coalesced (UDP_GRO) parted again.
 //!
 //! Each message is read straight into a frame, so that a lone datagram is not copied. What is longer than a datagram may be
-//! continues in a spare buffer; only trains do that.
+//! continues in a spare buffer; only trains do that. A train is expected to be of datagrams as long as those of the last one were: if they
+//! are long, so that copying them costs something, the kernel scatters it over frames of just that length, and each datagram is in its
+//! own already. Where the guess was wrong they are copied.
 
 use super::sockaddr::{RAW_LEN, RawAddress};
 use super::source::{Coalescing, Source};
@@ -17,6 +19,13 @@ const TRAIN: usize = 1 << 16;
 
 /// How many messages are asked for after one came alone, and by how much that grows as long as all that is asked for comes.
 const MORE: usize = 4;
+
+/// How many messages of one call may be scattered over frames, and the shortest datagrams for which it is done.
+const SCATTERED: usize = 4;
+const LONG: usize = 512;
+
+/// After how many calls that found nothing the frames for trains go back to the pool.
+const CALM: u32 = 256;
 
 /// From how many messages in one call on traffic is thick.
 const THICK: usize = 8;
@@ -36,6 +45,10 @@ pub(super) struct Receiver {
     next: usize,
     /// How far the train in slot `next` has been handed out.
     offset: usize,
+    /// Length of the datagrams that the last train was made of.
+    train_segment: usize,
+    /// Calls in a row that found nothing.
+    empty: u32,
     headers: Box<Headers>,
 }
 
@@ -43,9 +56,12 @@ pub(super) struct Receiver {
 #[derive(Debug, Default)]
 struct Slot {
     frame: Option<Frame>,
-    /// Bytes of the message, of which the first `posted` are in the frame.
+    /// Frames in which the message continues, the first one last.
+    more: Vec<Frame>,
+    /// Bytes of the message. The first `room` are in the frames, `posted` in each.
     len: usize,
     posted: usize,
+    room: usize,
     /// Length of the datagrams that it is made of.
     segment: usize,
     truncated: bool,
@@ -56,7 +72,7 @@ struct Slot {
 struct Headers {
     names: [RawAddress; BATCH],
     control: [Control; BATCH],
-    pieces: [[libc::iovec; 2]; BATCH],
+    pieces: Vec<libc::iovec>,
     messages: [libc::mmsghdr; BATCH],
 }
 
@@ -75,6 +91,8 @@ impl Receiver {
             arrived: 0,
             next: 0,
             offset: 0,
+            train_segment: 0,
+            empty: 0,
             headers: Box::new(Headers::new()),
         }
     }
@@ -105,7 +123,7 @@ impl Receiver {
         }
         while self.is_waiting() && into.len() - before < max {
             let slot = &self.slots[self.next];
-            if slot.segment == slot.len && slot.len <= self.mtu && !slot.truncated {
+            if slot.segment == slot.len && slot.len <= slot.posted && !slot.truncated {
                 self.hand_out(counters, into);
             } else {
                 self.part(pool, counters, into, max - (into.len() - before));
@@ -182,6 +200,7 @@ impl Receiver {
                         self.note(index);
                     }
                     self.arrived = count;
+                    self.empty = 0;
                     // All that was asked for came: ask for more. One came of several: traffic is thin again.
                     if count == ask {
                         source.ask = (source.ask * MORE).min(BATCH);
@@ -195,6 +214,10 @@ impl Receiver {
                 }
                 Err(libc::EAGAIN) => {
                     source.ask = 1;
+                    self.empty = self.empty.saturating_add(1);
+                    if self.empty == CALM && self.train_segment != 0 {
+                        self.calm();
+                    }
                     return Ok(());
                 }
                 Err(errno) => {
@@ -205,6 +228,13 @@ impl Receiver {
             }
         }
         Ok(())
+    }
+
+    /// There are no trains any more: their frames go back to the pool. Nothing must be waiting.
+    #[cold]
+    fn calm(&mut self) {
+        self.train_segment = 0;
+        self.slots.iter_mut().for_each(|slot| slot.more.clear());
     }
 
     /// Turns coalescing on.
@@ -221,31 +251,46 @@ impl Receiver {
     fn post(&mut self, count: usize, pool: &Pool) {
         let coalesced = !self.spare.is_empty();
         let spare = self.spare.as_mut_ptr();
+        let scatter = if coalesced && (LONG..=self.mtu).contains(&self.train_segment) { self.train_segment } else { 0 };
         let Headers { names, control, pieces, messages } = &mut *self.headers;
+        pieces.clear();
         for index in 0..count {
             if self.slots[index].frame.is_none() {
                 self.slots[index].frame = pool.take().or_else(|| parked(&mut self.slots[index..]));
             }
             let slot = &mut self.slots[index];
-            let (base, len) = match &mut slot.frame {
-                Some(frame) => (frame.buffer_mut().as_mut_ptr(), self.mtu),
-                None => (std::ptr::null_mut(), 0),
-            };
-            slot.posted = len;
-            pieces[index][0] = libc::iovec { iov_base: base.cast(), iov_len: len };
+            let scatter = if index < SCATTERED { scatter } else { 0 };
+            let first = pieces.len();
+            (slot.posted, slot.room) = (0, 0);
+            if let Some(frame) = &mut slot.frame {
+                slot.posted = if scatter > 0 { scatter } else { self.mtu };
+                pieces.push(piece(frame, slot.posted));
+                if let Some(whole) = TRAIN.checked_div(scatter) {
+                    // Only from a pool that is half full at least: others need the rest more.
+                    let spared = pool.available().saturating_sub(pool.capacity() / 2);
+                    let wanted = whole.min(spared).saturating_sub(slot.more.len());
+                    pool.take_burst(&mut slot.more, wanted);
+                    pieces.extend(slot.more.iter_mut().rev().map(|frame| piece(frame, scatter)));
+                }
+                slot.room = slot.posted * (pieces.len() - first);
+            }
             let header = &mut messages[index].msg_hdr;
             header.msg_name = (&raw mut names[index]).cast();
             header.msg_namelen = RAW_LEN;
-            header.msg_iov = pieces[index].as_mut_ptr();
-            header.msg_iovlen = 1;
             if coalesced {
                 // SAFETY: the spare buffer has `TRAIN` bytes for each of `BATCH` slots.
                 let base = unsafe { spare.add(index * TRAIN) };
-                pieces[index][1] = libc::iovec { iov_base: base.cast(), iov_len: TRAIN };
-                header.msg_iovlen = 2;
+                pieces.push(libc::iovec { iov_base: base.cast(), iov_len: TRAIN });
                 header.msg_control = (&raw mut control[index]).cast();
                 header.msg_controllen = size_of::<Control>() as _;
             }
+            header.msg_iovlen = pieces.len() - first;
+        }
+        // Now that they stay where they are.
+        let mut rest = &mut pieces[..];
+        for message in &mut messages[..count] {
+            message.msg_hdr.msg_iov = rest.as_mut_ptr();
+            rest = &mut rest[message.msg_hdr.msg_iovlen..];
         }
     }
 
@@ -281,45 +326,87 @@ impl Receiver {
         }
     }
 
-    /// Parts the train in slot `next` into up to `max` datagrams of their own, by copying; or drops what is too long.
+    /// Parts the train in slot `next` into up to `max` datagrams, which are in frames of their own already or are copied there; or drops
+    /// what is too long.
     #[cold]
     fn part(&mut self, pool: &Pool, counters: &mut PortCounters, into: &mut Vec<Datagram>, max: usize) {
         let index = self.next;
         let slot = &mut self.slots[index];
         let spare = self.spare.get(index * TRAIN..(index + 1) * TRAIN).unwrap_or(&[]);
-        let head = match &mut slot.frame {
-            Some(frame) => &frame.buffer_mut()[..slot.posted],
-            None => &[],
-        };
         if slot.truncated {
             // Longer than the frame; or there was no frame, and nothing else to read it into.
-            let dropped = if head.is_empty() { &mut counters.dropped_no_frame } else { &mut counters.dropped_oversize };
+            let dropped = if slot.room == 0 { &mut counters.dropped_no_frame } else { &mut counters.dropped_oversize };
             *dropped += 1;
             self.offset = slot.len;
         }
-        let mut room = max;
-        while room > 0 && self.offset < slot.len {
-            let len = slot.segment.min(slot.len - self.offset);
-            let offset = self.offset;
+        let mut left = max;
+        while left > 0 && self.offset < slot.len {
+            let (offset, len) = (self.offset, slot.segment.min(slot.len - self.offset));
             self.offset += len;
             if len > self.mtu {
                 counters.dropped_oversize += 1;
                 continue;
             }
-            let (Some(peer), Some(mut frame)) = (slot.from, pool.take()) else {
+            let Some(peer) = slot.from else {
+                counters.dropped_no_frame += 1;
+                continue;
+            };
+            let frame = if slot.segment == slot.posted && offset < slot.room {
+                if offset == 0 { slot.frame.take() } else { slot.more.pop() }
+            } else {
+                pool.take().map(|mut frame| {
+                    slot.gather(spare, offset, &mut frame.buffer_mut()[..len]);
+                    frame
+                })
+            };
+            let Some(mut frame) = frame else {
                 counters.dropped_no_frame += 1;
                 continue;
             };
             frame.set_range(0, len);
-            gather(head, spare, offset, frame.data_mut());
             into.push(Datagram { frame, peer });
-            room -= 1;
+            left -= 1;
         }
         if self.offset >= slot.len {
+            if slot.is_train() {
+                self.train_segment = slot.segment;
+            }
             self.next += 1;
             self.offset = 0;
         }
     }
+}
+
+impl Slot {
+    /// Whether the message is of more than one datagram.
+    fn is_train(&self) -> bool {
+        self.segment < self.len
+    }
+
+    /// Copies the bytes from `offset` on of what is in the frames followed by `spare`.
+    fn gather(&mut self, spare: &[u8], mut offset: usize, mut into: &mut [u8]) {
+        while !into.is_empty() {
+            let from = if offset < self.room {
+                let (at, within) = (offset / self.posted, offset % self.posted);
+                let frame = if at == 0 { self.frame.as_mut() } else { self.more.iter_mut().nth_back(at - 1) };
+                frame.map_or(&[][..], |frame| &frame.buffer_mut()[within..self.posted])
+            } else {
+                &spare[offset - self.room..]
+            };
+            let count = from.len().min(into.len());
+            if count == 0 {
+                return;
+            }
+            let (now, rest) = into.split_at_mut(count);
+            now.copy_from_slice(&from[..count]);
+            (into, offset) = (rest, offset + count);
+        }
+    }
+}
+
+/// Where the kernel may write `len` bytes of a message.
+fn piece(frame: &mut Frame, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: frame.buffer_mut()[..len].as_mut_ptr().cast(), iov_len: len }
 }
 
 /// Whether to call again after this error. An error of an earlier send, told by ICMP, is counted and passed over.
@@ -343,20 +430,7 @@ fn passes(errno: libc::c_int, counters: &mut PortCounters) -> Result<bool, PortE
 /// A frame that an earlier call had no use for, of the last slot that has one.
 #[cold]
 fn parked(slots: &mut [Slot]) -> Option<Frame> {
-    slots.iter_mut().rev().find_map(|slot| slot.frame.take())
-}
-
-/// Copies the bytes from `offset` on of `head` followed by `spare`.
-fn gather(head: &[u8], spare: &[u8], offset: usize, into: &mut [u8]) {
-    let from_head = head.len().saturating_sub(offset).min(into.len());
-    let (first, second) = into.split_at_mut(from_head);
-    if !first.is_empty() {
-        first.copy_from_slice(&head[offset..offset + from_head]);
-    }
-    if !second.is_empty() {
-        let offset = offset + from_head - head.len();
-        second.copy_from_slice(&spare[offset..offset + second.len()]);
-    }
+    slots.iter_mut().rev().find_map(|slot| slot.more.pop().or_else(|| slot.frame.take()))
 }
 
 /// The length of the datagrams in a train, if the kernel has said that it is one.
@@ -382,8 +456,8 @@ fn segment_size(header: &libc::msghdr) -> Option<usize> {
 impl Headers {
     fn new() -> Headers {
         // SAFETY: these are plain C structs of integers and pointers, for which zero is a value.
-        let (pieces, messages) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-        Headers { names: [RawAddress::ZERO; BATCH], control: [Control([0; 64]); BATCH], pieces, messages }
+        let messages = unsafe { std::mem::zeroed() };
+        Headers { names: [RawAddress::ZERO; BATCH], control: [Control([0; 64]); BATCH], pieces: Vec::new(), messages }
     }
 }
 
@@ -398,14 +472,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_gathered_across_the_end_of_the_frame() {
-        let (head, spare) = ([1, 2, 3, 4], [5, 6, 7, 8]);
-        for offset in 0..=8 {
-            for len in 0..=8 - offset {
-                let mut into = vec![0; len];
-                gather(&head, &spare, offset, &mut into);
-                let expected: Vec<u8> = (1..=8).skip(offset).take(len).collect();
-                assert_eq!(into, expected);
+    fn bytes_are_gathered_across_the_ends_of_frames() {
+        let framed = |bytes: &[u8]| {
+            let mut frame = Frame::detached(8);
+            frame.buffer_mut()[..bytes.len()].copy_from_slice(bytes);
+            frame
+        };
+        for (frames, spare) in
+            [(3, &[10, 11, 12][..]), (1, &[4, 5, 6, 7, 8, 9, 10, 11, 12]), (0, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])]
+        {
+            let mut all = [[1, 2, 3], [4, 5, 6], [7, 8, 9]].iter().take(frames).map(|bytes| framed(bytes));
+            let mut slot = Slot { frame: all.next(), posted: 3, room: 3 * frames, ..Slot::default() };
+            slot.more = all.rev().collect();
+            for offset in 0..=12 {
+                for len in 0..=12 - offset {
+                    let mut into = vec![0; len];
+                    slot.gather(spare, offset, &mut into);
+                    let expected: Vec<u8> = (1..=12).skip(offset).take(len).collect();
+                    assert_eq!(into, expected, "{frames} frames, from {offset}");
+                }
             }
         }
     }
