@@ -24,7 +24,7 @@ use crate::class::Class;
 use crate::clock::Time;
 use crate::payload::Payload;
 use crate::port::{Address, Datagram, Port, PortCounters};
-use crate::session::{Budget, Handled, Inflow, Message, SOONEST, Session, Shared, Tokens};
+use crate::session::{Budget, Handled, Inflow, Message, SOONEST, Session, Shared, Tokens, least_beside_small};
 use crate::timer::Wheel;
 use crate::wire::{MIN_MTU, Parameters};
 
@@ -101,6 +101,7 @@ impl Endpoint {
                 grants_due: false,
                 small_excess: 0,
                 mixed_until: Time::ZERO,
+                least_beside_small: least_beside_small(capabilities.segmentation),
                 copy_out: false,
                 config,
             },

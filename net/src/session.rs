@@ -37,6 +37,7 @@ use crate::endpoint::{CloseReason, EndpointConfig, EndpointCounters, Event, Roun
 use crate::port::Address;
 use crate::wire::{CloseCode, DATA_OVERHEAD, Item, Parameters};
 
+pub(crate) use self::congestion::least_beside_small;
 pub(crate) use self::handshake::{FIRST_PAUSE, Proven};
 pub(crate) use self::incoming::{Budget, Need};
 pub(crate) use self::inflow::Inflow;
@@ -87,6 +88,8 @@ pub(crate) struct Shared {
     pub(crate) small_excess: u32,
     /// Until when small messages count as being about: what long ones have in flight is kept short meanwhile.
     pub(crate) mixed_until: Time,
+    /// Bytes of long messages that a session may have in flight beside small ones, at least.
+    pub(crate) least_beside_small: usize,
     /// Receive frames run low: payloads are copied out of them.
     pub(crate) copy_out: bool,
 }
@@ -219,7 +222,7 @@ impl Session {
             limits: Limits { max_message: own.max_message.get(), unscheduled: 0, ack_delay: 0 },
             received: Received::new(),
             recovery: Recovery::new(),
-            window: Window::new(shared.config.window, own.mtu.get() as usize),
+            window: Window::new(shared.config.window, own.mtu.get() as usize, shared.least_beside_small),
             outgoing: Outgoing::new(fragment, 0),
             incoming: Incoming::new(fragment, own.slots.get(), own.max_message.get(), own.unscheduled.get()),
             items: SmallVec::new(),
@@ -249,7 +252,7 @@ impl Session {
             unscheduled: parameters.unscheduled.get(),
             ack_delay: u64::from(parameters.ack_delay.get()).min(10_000) * 1_000,
         };
-        self.window = Window::new(shared.config.window, mtu);
+        self.window = Window::new(shared.config.window, mtu, shared.least_beside_small);
         self.incoming.establish(fragment);
         if let Some(round_trip) = round_trip {
             self.recovery.rtt.sample(round_trip, 0);

@@ -14,12 +14,13 @@ pub(crate) trait Congestion {
     fn lost(&mut self, sent: u64, now: u64);
 }
 
-/// What a poll loop adds to a round trip, in nanoseconds.
+/// What poll loops add to a round trip at most, in nanoseconds; where round trips are shorter than that, as much as those take.
 const SLACK: u64 = 5_000;
 
-/// A burst that is still worth a system call.
-fn least_beside_small(packet: usize) -> usize {
-    (24 << 10).max(4 * packet)
+/// Bytes in flight beside small messages that are worth having however long the queue is: on a port that sends a burst as one segmented
+/// message, what makes its system call pay; on others a few packets.
+pub(crate) fn least_beside_small(segmentation: bool) -> usize {
+    if segmentation { 16 << 10 } else { 8 << 10 }
 }
 
 /// A fixed window, for paths whose delay says nothing (loopback, rings, simulated and software devices). It yields to loss only: halved at
@@ -35,6 +36,7 @@ pub(crate) struct Window {
     packet: usize,
     acknowledged: usize,
     beside_small: usize,
+    least_beside_small: usize,
     /// When `beside_small` shrank last.
     shrunk: u64,
     /// Losses of packets sent before this belong to a loss that was reacted to.
@@ -42,11 +44,20 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// A window of `limit` bytes, for packets of up to `packet` bytes.
-    pub(crate) fn new(limit: usize, packet: usize) -> Window {
+    /// A window of `limit` bytes, for packets of up to `packet` bytes, and of `beside_small` bytes at least for long messages beside small ones.
+    pub(crate) fn new(limit: usize, packet: usize, beside_small: usize) -> Window {
         let limit = limit.max(4 * packet);
-        let beside_small = least_beside_small(packet).min(limit);
-        Window { limit, window: limit, packet, acknowledged: 0, beside_small, shrunk: 0, recovery_start: 0 }
+        let least = beside_small.max(4 * packet).min(limit);
+        Window {
+            limit,
+            window: limit,
+            packet,
+            acknowledged: 0,
+            beside_small: least,
+            least_beside_small: least,
+            shrunk: 0,
+            recovery_start: 0,
+        }
     }
 }
 
@@ -73,11 +84,11 @@ impl Congestion for Window {
     }
 
     fn delayed(&mut self, latest: u64, minimum: u64, bytes: usize, now: u64) {
-        if latest <= 2 * minimum + SLACK {
+        if latest <= 2 * minimum + SLACK.min(minimum) {
             self.beside_small = (self.beside_small + bytes / 8).min(self.limit);
         } else if now >= self.shrunk + latest {
             self.shrunk = now;
-            self.beside_small = (self.beside_small - self.beside_small / 4).max(least_beside_small(self.packet)).min(self.limit);
+            self.beside_small = (self.beside_small - self.beside_small / 4).max(self.least_beside_small);
         }
     }
 
@@ -95,7 +106,7 @@ mod tests {
 
     #[test]
     fn one_round_of_losses_halves_the_window_once_and_acknowledgements_restore_it() {
-        let mut window = Window::new(64_000, 1_000);
+        let mut window = Window::new(64_000, 1_000, 8_000);
         window.lost(10, 100);
         window.lost(20, 100);
         assert_eq!(window.window(), 32_000);
@@ -109,7 +120,7 @@ mod tests {
 
     #[test]
     fn the_window_never_closes() {
-        let mut window = Window::new(64_000, 1_000);
+        let mut window = Window::new(64_000, 1_000, 8_000);
         for n in 0..100 {
             window.lost(n * 10 + 1_000, n * 10 + 1_000);
         }
