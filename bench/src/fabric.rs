@@ -18,6 +18,8 @@ use crate::error::BenchError;
 pub const BANDWIDTH: u64 = 10_000_000_000;
 /// Bytes that the switch holds for the server.
 pub const QUEUE: usize = 128 << 10;
+/// The port's datagrams.
+pub const MTU: usize = 1344;
 /// From host to host.
 pub const DELAY: Duration = Duration::from_micros(5);
 
@@ -25,8 +27,7 @@ pub const DELAY: Duration = Duration::from_micros(5);
 const TURN: u64 = 250;
 /// Bytes that a host's own queue holds.
 const OWN_QUEUE: usize = 1 << 30;
-/// The port's datagrams, and a call's head.
-const MTU: usize = 1344;
+/// A call's head.
 const CALL_HEAD: usize = 24;
 /// Virtual time without an answer after which a run is given up.
 const PATIENCE: Duration = Duration::from_secs(20);

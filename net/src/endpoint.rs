@@ -24,7 +24,7 @@ use crate::class::Class;
 use crate::clock::Time;
 use crate::payload::Payload;
 use crate::port::{Address, Datagram, Port, PortCounters};
-use crate::session::{Budget, Handled, Inflow, Message, SOONEST, Session, Shared, Tokens, least_beside_small};
+use crate::session::{Budget, Credit, Crowd, Handled, Inflow, Message, SOONEST, Session, Shared, Tokens, least_beside_small};
 use crate::timer::Wheel;
 use crate::wire::{MIN_MTU, Parameters};
 
@@ -98,10 +98,14 @@ impl Endpoint {
                 held: 0,
                 granting: Default::default(),
                 inflow: Inflow::default(),
+                credit: Credit::new(config.grant_window / 16, capabilities.mtu),
+                crowd: Crowd::new(),
                 grants_due: false,
                 small_excess: 0,
                 mixed_until: Time::ZERO,
                 least_beside_small: least_beside_small(capabilities.segmentation),
+                latest: 0,
+                company_until: Time::ZERO,
                 copy_out: false,
                 config,
             },

@@ -3,11 +3,13 @@
 //! A session is one of many of its [`Endpoint`](crate::endpoint::Endpoint), which owns what they share ([`Shared`]) and moves their packets.
 //! One idea a file: what a session does on receiving a packet ([`receiving`]), when it is to send one ([`sending`]), and when its time has
 //! come ([`timing`]); of what these are made: [`received`] numbers, [`recovery`] of what was lost, [`rtt`], [`congestion`], [`outgoing`] and [`incoming`]
-//! messages; [`handshake`] opens a session and [`token`] keeps that stateless.
+//! messages, and what the peers together may send: [`inflow`], [`credit`], [`crowd`]; [`handshake`] opens a session and [`token`] keeps that stateless.
 
 mod bits;
 mod buffers;
 mod congestion;
+mod credit;
+mod crowd;
 mod handshake;
 mod incoming;
 mod inflow;
@@ -28,7 +30,7 @@ use smallvec::SmallVec;
 use self::congestion::Window;
 use self::handshake::Opening;
 use self::incoming::Incoming;
-use self::outgoing::Outgoing;
+use self::outgoing::{Outgoing, Unscheduled};
 use self::received::Received;
 use self::recovery::Recovery;
 use self::share::Pace;
@@ -38,6 +40,8 @@ use crate::port::Address;
 use crate::wire::{CloseCode, DATA_OVERHEAD, Item, Parameters};
 
 pub(crate) use self::congestion::least_beside_small;
+pub(crate) use self::credit::Credit;
+pub(crate) use self::crowd::Crowd;
 pub(crate) use self::handshake::{FIRST_PAUSE, Proven};
 pub(crate) use self::incoming::{Budget, Need};
 pub(crate) use self::inflow::Inflow;
@@ -54,6 +58,8 @@ pub(crate) const SOONEST: u64 = 50_000;
 const MIXTURE: u32 = 8;
 /// How long after a small message others are expected, in nanoseconds.
 const MIXED: u64 = 1_000_000;
+/// How long after packets of different sessions more of them are expected, in nanoseconds.
+const COMPANY: u64 = 1_000_000;
 /// A message that stands still for this many peer time-outs, although its sender may go on, ends its session.
 const STALL_FACTOR: u64 = 4;
 /// A packet that stays unacknowledged for this many peer time-outs ends its session.
@@ -82,6 +88,10 @@ pub(crate) struct Shared {
     pub(crate) granting: [VecDeque<(SessionId, u16, u32)>; 2],
     /// How fast long messages arrive.
     pub(crate) inflow: Inflow,
+    /// How much may be on its way of long messages while they compete with each other and with small ones.
+    pub(crate) credit: Credit,
+    /// How many peers begin long messages at once.
+    pub(crate) crowd: Crowd,
     /// Something changed that grants depend on.
     pub(crate) grants_due: bool,
     /// How many more messages of one packet than long ones were seen of late.
@@ -90,6 +100,10 @@ pub(crate) struct Shared {
     pub(crate) mixed_until: Time,
     /// Bytes of long messages that a session may have in flight beside small ones, at least.
     pub(crate) least_beside_small: usize,
+    /// The session that the latest packets came for, by its slot.
+    pub(crate) latest: u32,
+    /// Until when packets count as coming from several peers.
+    pub(crate) company_until: Time,
     /// Receive frames run low: payloads are copied out of them.
     pub(crate) copy_out: bool,
 }
@@ -107,6 +121,20 @@ impl Shared {
     /// A longer message came or was accepted.
     pub(crate) fn saw_long(&mut self) {
         self.small_excess = self.small_excess.saturating_sub(2);
+    }
+
+    /// A burst brought packets for the session in this slot.
+    #[inline]
+    pub(crate) fn heard(&mut self, slot: u32, now: Time) {
+        if slot != self.latest {
+            self.latest = slot;
+            self.company_until = now.plus_nanos(COMPANY);
+        }
+    }
+
+    /// Whether packets come from several peers. (Where there is one, it keeps its own messages in order.)
+    pub(crate) fn in_company(&self, now: Time) -> bool {
+        now < self.company_until
     }
 
     /// Whether small messages are about.
@@ -155,6 +183,8 @@ pub(crate) struct Session {
     held: usize,
     pace: Pace,
     probe_packets: u8,
+    /// When the session was last counted among those that begin long messages at once.
+    crowded: u32,
     /// When to look for messages that stand still; `NEVER` while none is incomplete.
     stall_check: Time,
     last_heard: Time,
@@ -176,7 +206,7 @@ enum Farewell {
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     max_message: u32,
-    unscheduled: u32,
+    unscheduled: Unscheduled,
     ack_delay: u64,
 }
 
@@ -219,7 +249,7 @@ impl Session {
             state: State::Opening,
             opening: None,
             farewell: None,
-            limits: Limits { max_message: own.max_message.get(), unscheduled: 0, ack_delay: 0 },
+            limits: Limits { max_message: own.max_message.get(), unscheduled: Unscheduled { most: 0, shift: 0 }, ack_delay: 0 },
             received: Received::new(),
             recovery: Recovery::new(),
             window: Window::new(shared.config.window, own.mtu.get() as usize, shared.least_beside_small),
@@ -229,6 +259,7 @@ impl Session {
             held: 0,
             pace: Pace::default(),
             probe_packets: 0,
+            crowded: 0,
             stall_check: Time::NEVER,
             last_heard: now,
             last_ping: now,
@@ -249,7 +280,7 @@ impl Session {
         let fragment = mtu - DATA_OVERHEAD;
         self.limits = Limits {
             max_message: parameters.max_message.get().min(shared.parameters.max_message.get()),
-            unscheduled: parameters.unscheduled.get(),
+            unscheduled: Unscheduled { most: parameters.unscheduled.get(), shift: 0 },
             ack_delay: u64::from(parameters.ack_delay.get()).min(10_000) * 1_000,
         };
         self.window = Window::new(shared.config.window, mtu, shared.least_beside_small);

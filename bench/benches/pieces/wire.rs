@@ -9,7 +9,7 @@ const SMALL: usize = 32;
 const FULL: usize = 1344;
 
 fn fragment() -> Fragment {
-    Fragment { slot: 7.into(), class: 1, reserved: 0, sequence: 9.into(), total: (SMALL as u32).into(), offset: 0.into() }
+    Fragment { slot: 7.into(), class: 1, shift: 0, sequence: 9.into(), total: (SMALL as u32).into(), offset: 0.into() }
 }
 
 fn packet(len: usize) -> Vec<u8> {

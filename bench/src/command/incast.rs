@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tautline_bench::error::BenchError;
-use tautline_bench::fabric::{Answer, BANDWIDTH, DELAY, Done, Fabric, QUEUE, wire_bytes};
+use tautline_bench::fabric::{Answer, BANDWIDTH, DELAY, Done, Fabric, MTU, QUEUE, wire_bytes};
 use tautline_bench::rate::median;
 use tautline_bench::report::{Report, Row};
 use tautline_bench::samples::Samples;
@@ -129,15 +129,43 @@ fn loaded(seed: u64, mix: &Mix, count: usize, report: &mut Report) -> Result<(),
     let mut by_size: Vec<(usize, f64)> = calls.iter().map(|(size, _)| *size).zip(slowdowns).collect();
     by_size.sort_by_key(|(size, _)| *size);
     let shortest = &by_size[..count / 10];
+    let mut least: Vec<(usize, f64)> =
+        first_packets(&calls, &due).zip(&calls).map(|(wait, (size, _))| (*size, 1.0 + wait as f64 / alone[size] as f64)).collect();
+    least.sort_by_key(|(size, _)| *size);
+    let offered = calls.iter().map(|(size, _)| wire_bytes(*size)).sum::<f64>() * 8.0 / due[count - 1].since(start).as_secs_f64();
     let longest = shortest[shortest.len() - 1].0;
     let (p50, p99) = (quantile(shortest, 0.5), quantile(shortest, 0.99));
     let name = mix.name;
-    report.figure(format!("{name}: slowdown of the shortest tenth (to {longest} B), p50"), p50, "", None);
+    report.figure(format!("{name}: offered"), offered / 1e9, "Gb/s", Some(offered / BANDWIDTH as f64));
+    report.figure(format!("  slowdown of the shortest tenth (to {longest} B), p50"), p50, "", None);
     report.figure("  p99", p99, "", None);
+    report.figure("  p99 if only first packets queued", quantile(&least[..count / 10], 0.99), "", None);
     report.figure(format!("  of all {count}, p99"), quantile(&by_size, 0.99), "", None);
     report.figure("  packets the switch dropped", (fabric.dropped() - dropped) as f64, "", None);
     report.bound(format!("{name}: p99 slowdown of the shortest tenth"), p99, 3.0);
     Ok(())
+}
+
+/// How long each call's first packet waits at the switch, in nanoseconds, if nothing but first packets came there: each is sent when its call is
+/// due, and whatever else is to be sent yields to them all. Without priorities in the switch, hosts that do not know when others send come no nearer.
+fn first_packets(calls: &[(usize, usize)], due: &[Time]) -> impl Iterator<Item = u64> {
+    let nanos = |bytes: f64| (bytes * 8e9 / BANDWIDTH as f64) as u64;
+    let mut packets: Vec<(Time, u64, usize)> = calls
+        .iter()
+        .zip(due)
+        .enumerate()
+        .map(|(call, ((size, _), due))| {
+            let length = nanos(wire_bytes(*size).min(MTU as f64));
+            (due.plus_nanos(length), length, call)
+        })
+        .collect();
+    packets.sort_unstable();
+    let (mut free, mut waits) = (Time::ZERO, vec![0; calls.len()]);
+    for (at, length, call) in packets {
+        waits[call] = free.nanos_since(at);
+        free = free.max(at).plus_nanos(length);
+    }
+    waits.into_iter()
 }
 
 /// How long a call of each size takes alone, in nanoseconds.
@@ -172,6 +200,22 @@ mod tests {
         let again = alone(&mut fabric, [64].into_iter()).unwrap();
         let ratio = again[&64] as f64 / times[&64] as f64;
         assert!((0.5..2.0).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn a_first_packet_waits_for_those_before_it_and_no_others() {
+        // However much follows, a packet is no longer than the MTU.
+        let long = nanos_of(wire_bytes(1 << 20).min(MTU as f64));
+        let short = nanos_of(wire_bytes(600));
+        let at = |nanos: u64| Time::from_nanos(1_000_000 + nanos);
+        let calls = [(1 << 20, 0), (600, 1), (600, 2)];
+        // The first two packets are there at the same time.
+        let waits: Vec<u64> = first_packets(&calls, &[at(0), at(long - short), at(100_000)]).collect();
+        assert!(waits == [short, 0, 0] || waits == [0, long, 0], "{waits:?}");
+    }
+
+    fn nanos_of(bytes: f64) -> u64 {
+        (bytes * 8e9 / BANDWIDTH as f64) as u64
     }
 
     #[test]

@@ -349,7 +349,7 @@ impl Talk {
                 let fragment = Fragment {
                     slot: u16::from(slot).into(),
                     class: if class > 200 { Fragment::CONTROL } else { class % 5 },
-                    reserved: 0,
+                    shift: 0,
                     sequence: sequence.to(known).into(),
                     total: total.into(),
                     offset: offset.into(),
@@ -413,7 +413,7 @@ impl Talk {
             let fragment = Fragment {
                 slot: u16::from(slot).into(),
                 class,
-                reserved: 0,
+                shift: 0,
                 sequence: sequence.into(),
                 total: total.into(),
                 offset: offset.into(),

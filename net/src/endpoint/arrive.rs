@@ -35,6 +35,7 @@ impl Endpoint {
             if let Some(session) = self.sessions.at_mut(slot) {
                 session.ready &= !TOUCHED;
             }
+            self.shared.heard(slot, now);
             self.schedule(slot, now);
         }
         count

@@ -23,11 +23,12 @@ pub struct EndpointConfig {
     /// The same for all sessions together. A session whose peer has not taken a long message promptly of late is refused from half of it on, others
     /// from three quarters; who holds little (4 KiB with the defaults) finds room. Default 1 GiB.
     pub send_bytes_total: usize,
-    /// Bytes of a message that its sender may send before it is granted more: when many send at once, all of it may meet in one switch's
-    /// queue. Default 16 KiB.
+    /// Bytes of a message that its sender may send before it is granted more. When many peers begin messages at once, all of that may meet in
+    /// one switch's queue: then each is told to send less, so that they send about as much together. Default 16 KiB.
     pub unscheduled: usize,
     /// How far grants run ahead of what was received at most, a message. They begin at an eighth of it, and run further where the round trip
-    /// at the rate of what arrives needs it. Default 256 KiB.
+    /// at the rate of what arrives needs it. While small messages compete with several peers' long ones, all messages together have a
+    /// sixteenth of it, or more where the path holds more, and less where the path's delay shows a queue. Default 256 KiB.
     pub grant_window: usize,
     /// Incoming messages that hold grants at once ("overcommitment", Homa section 3.5). Default 2.
     pub overcommit: usize,

@@ -15,7 +15,7 @@ pub(crate) trait Congestion {
 }
 
 /// What poll loops add to a round trip at most, in nanoseconds; where round trips are shorter than that, as much as those take.
-const SLACK: u64 = 5_000;
+pub(super) const SLACK: u64 = 5_000;
 
 /// Bytes in flight beside small messages that are worth having however long the queue is: on a port that sends a burst as one segmented
 /// message, what makes its system call pay; on others a few packets.

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::bits::Bits;
 use super::buffers::{Buffer, Buffers};
+use super::outgoing::Unscheduled;
 use crate::class::Class;
 use crate::clock::Time;
 use crate::endpoint::CONTROL_SLOTS;
@@ -64,6 +65,8 @@ struct Assembly {
     class: Class,
     granted: u32,
     progress: Time,
+    /// The first byte of a grant under way, and when that was given.
+    asked: Option<(u32, Time)>,
 }
 
 impl std::fmt::Debug for Assembly {
@@ -82,7 +85,8 @@ pub(crate) enum Arrival {
     /// It completed this message.
     Complete(Class, Bytes),
     /// More is to come. `new`: this message is longer than its sender may send without grants, and was not known before.
-    Partial { new: bool },
+    /// `answered`: the first byte of a grant came after so many nanoseconds.
+    Partial { new: bool, answered: Option<u64> },
     /// It was there already.
     Duplicate,
     /// There is no memory for it now, so it was not kept and must not be acknowledged. `new`: the sender has not been told so.
@@ -124,6 +128,13 @@ pub(crate) struct Need {
     pub(crate) deferred: bool,
     /// It waits for other messages of its own session.
     pub(crate) crowded: bool,
+}
+
+impl Need {
+    /// Bytes that may be sent and have not come.
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.granted.saturating_sub(self.received)
+    }
 }
 
 impl Incoming {
@@ -219,7 +230,8 @@ impl Incoming {
                 self.slots[at].state = State::Deferred { class, total: total as u32 };
                 return Ok(Arrival::Deferred { new: true });
             }
-            self.begin(at, class, total, (total as u32).min(self.unscheduled.max(1)), now, budget);
+            let unscheduled = Unscheduled { most: self.unscheduled, shift: header.shift };
+            self.begin(at, class, total, unscheduled.bytes().min(total as u32), now, budget);
         }
         let slot = &mut self.slots[at];
         let State::Partial(assembly) = &mut slot.state else {
@@ -238,13 +250,15 @@ impl Incoming {
         assembly.buffer.write(offset, payload);
         assembly.received += payload.len() as u32;
         assembly.progress = now;
+        let asked = assembly.asked.take_if(|(first, _)| offset >= *first as usize);
         if assembly.received as usize == total {
             let State::Partial(assembly) = std::mem::take(&mut slot.state) else { unreachable!("matched above") };
             self.give_back(total, budget);
             self.finished(budget);
             return Ok(Arrival::Complete(class, assembly.buffer.into_bytes()));
         }
-        Ok(Arrival::Partial { new: new && (assembly.granted as usize) < total })
+        let new = new && (assembly.granted as usize) < total;
+        Ok(Arrival::Partial { new, answered: asked.map(|(_, given)| now.nanos_since(given)) })
     }
 
     fn begin(&mut self, at: usize, class: Class, total: usize, granted: u32, now: Time, budget: &mut Budget) {
@@ -254,7 +268,8 @@ impl Incoming {
         self.partial += 1;
         let mut have = Bits::default();
         have.reset(total.div_ceil(self.fragment) as u32);
-        let assembly = Assembly { buffer: budget.buffers.take(total), have, received: 0, class, granted, progress: now };
+        let assembly =
+            Assembly { buffer: budget.buffers.take(total), have, received: 0, class, granted, progress: now, asked: None };
         self.slots[at].state = State::Partial(Box::new(assembly));
     }
 
@@ -305,11 +320,16 @@ impl Incoming {
     }
 
     /// Records that the message may now be sent up to here.
-    pub(crate) fn grant(&mut self, number: u16, sequence: u32, upto: u32) {
+    pub(crate) fn grant(&mut self, number: u16, sequence: u32, upto: u32, now: Time) {
         if let Some(slot) = self.slots.get_mut(usize::from(number))
             && slot.sequence == sequence
             && let State::Partial(assembly) = &mut slot.state
         {
+            if assembly.granted <= assembly.received {
+                // It stood still because it had to.
+                assembly.progress = now;
+            }
+            assembly.asked.get_or_insert((assembly.granted.max(assembly.received), now));
             assembly.granted = assembly.granted.max(upto);
         }
     }
@@ -414,7 +434,7 @@ mod tests {
         Fragment {
             slot: U16::new(CONTROL_SLOTS),
             class: Class::Normal as u8,
-            reserved: 0,
+            shift: 0,
             sequence: U32::new(sequence),
             total: U32::new(total as u32),
             offset: U32::new(offset as u32),
@@ -467,7 +487,7 @@ mod tests {
         assert!(incoming.admit(CONTROL_SLOTS, 5, now, &mut budget));
         let mut take = |offset, budget: &mut Budget| incoming.receive(&header(5, 40, offset), &[7; FRAGMENT], now, budget).unwrap();
         assert!(matches!(take(20, &mut budget), Arrival::Deferred { new: false }), "not granted");
-        incoming.grant(CONTROL_SLOTS, 5, 40);
+        incoming.grant(CONTROL_SLOTS, 5, 40, now);
         let mut take = |offset, budget: &mut Budget| incoming.receive(&header(5, 40, offset), &[7; FRAGMENT], now, budget).unwrap();
         for offset in [0, 10, 20] {
             assert!(matches!(take(offset, &mut budget), Arrival::Partial { .. }));

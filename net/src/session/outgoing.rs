@@ -63,6 +63,22 @@ impl Message<'_> {
     }
 }
 
+/// What may be sent of a message of several packets before it is granted more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unscheduled {
+    /// By the peer's parameters.
+    pub(crate) most: u32,
+    /// By how much the peer's grants asked to cut that down.
+    pub(crate) shift: u8,
+}
+
+impl Unscheduled {
+    /// Bytes that may be sent. The packet that holds the first of them always may.
+    pub(crate) fn bytes(self) -> u32 {
+        self.most.unbounded_shr(self.shift.into()).max(1)
+    }
+}
+
 /// A message that ended without being acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unacknowledged {
@@ -90,7 +106,7 @@ impl Outgoing {
     }
 
     /// Takes the peer's limits, known when the handshake is complete. Nothing was sent before.
-    pub(crate) fn establish(&mut self, fragment: usize, peer_slots: u16, unscheduled: u32) {
+    pub(crate) fn establish(&mut self, fragment: usize, peer_slots: u16, unscheduled: Unscheduled) {
         self.fragment = fragment;
         self.data.limit = usable(peer_slots);
         for class in Class::ALL {
@@ -135,7 +151,7 @@ impl Outgoing {
     pub(crate) fn push(
         &mut self,
         message: Message<'_>,
-        unscheduled: u32,
+        unscheduled: Unscheduled,
         open: bool,
         config: &EndpointConfig,
     ) -> Result<MessageId, SendError> {
@@ -309,7 +325,7 @@ impl Outgoing {
         slot.transmitted = true;
         let offset = fragment as usize * fragment_size;
         let len = fragment_size.min(slot.total as usize - offset);
-        write_header(slot, ticket.slot, offset, packet);
+        write_header(slot, ticket.slot, offset, slot.shift(), packet);
         slot.copy(offset, &mut packet[DATA_OVERHEAD..DATA_OVERHEAD + len]);
         let more = slot.long.is_some() && slot.is_sendable(fragment_size);
         self.resent += u64::from(again);
@@ -321,7 +337,7 @@ impl Outgoing {
 
     /// A fragment was acknowledged. When its message is complete the slot is free again.
     #[inline]
-    pub(crate) fn acknowledged(&mut self, part: Part, unscheduled: u32) {
+    pub(crate) fn acknowledged(&mut self, part: Part, unscheduled: Unscheduled) {
         let Part { slot, sequence, fragment } = part;
         let Some(place) = self.slots_of(slot).find(Ticket { slot, sequence }) else { return };
         if place.acknowledged(fragment) {
@@ -353,7 +369,7 @@ impl Outgoing {
     }
 
     /// Gives a message up. If part of it was sent, the ticket to tell the peer of.
-    pub(crate) fn abandon(&mut self, id: MessageId, unscheduled: u32) -> Option<Ticket> {
+    pub(crate) fn abandon(&mut self, id: MessageId, unscheduled: Unscheduled) -> Option<Ticket> {
         for queue in &mut self.waiting {
             if let Some(at) = queue.iter().position(|waiting| waiting.order == id.0) {
                 let waiting = queue.remove(at).expect("the position was just found");
@@ -400,7 +416,7 @@ impl Outgoing {
     }
 
     /// Puts a message into a slot, or back to the front of its queue if none is free.
-    fn place(&mut self, class: Class, waiting: Waiting, unscheduled: u32) -> bool {
+    fn place(&mut self, class: Class, waiting: Waiting, unscheduled: Unscheduled) -> bool {
         let index = class.index();
         let Some(number) = self.data.allocate() else {
             self.waiting[index].push_front(waiting);
@@ -411,14 +427,14 @@ impl Outgoing {
         if waiting.head.len() + waiting.body.len() <= self.fragment {
             slot.begin(index as u8, waiting.token, waiting.order, &waiting.head, &waiting.body);
         } else {
-            slot.begin_long(index as u8, waiting, self.fragment, unscheduled.max(1));
+            slot.begin_long(index as u8, waiting, self.fragment, unscheduled);
         }
         self.list(number);
         true
     }
 
     #[inline]
-    fn release(&mut self, number: u16, unscheduled: u32) {
+    fn release(&mut self, number: u16, unscheduled: Unscheduled) {
         if number < CONTROL_SLOTS {
             self.control.release(number);
             return;
@@ -477,18 +493,18 @@ fn emit_now(slots: &mut Slots, class: u8, token: u64, order: u64, bytes: [&[u8];
     slot.begin(class, token, order, bytes[0], bytes[1]);
     slot.unsent = false;
     slot.transmitted = true;
-    write_header(slot, number, 0, packet);
+    write_header(slot, number, 0, 0, packet);
     packet[DATA_OVERHEAD..DATA_OVERHEAD + slot.head.len()].copy_from_slice(&slot.head);
     Some(Part { slot: number, sequence: slot.sequence, fragment: 0 })
 }
 
 /// Writes a fragment's header behind the packet's.
 #[inline]
-fn write_header(slot: &Slot, number: u16, offset: usize, packet: &mut [u8]) {
+fn write_header(slot: &Slot, number: u16, offset: usize, shift: u8, packet: &mut [u8]) {
     let header = Fragment {
         slot: U16::new(number),
         class: slot.class,
-        reserved: 0,
+        shift,
         sequence: U32::new(slot.sequence),
         total: U32::new(slot.total),
         offset: U32::new(offset as u32),
@@ -500,9 +516,11 @@ fn write_header(slot: &Slot, number: u16, offset: usize, packet: &mut [u8]) {
 mod tests {
     use super::*;
 
+    const ALL: Unscheduled = Unscheduled { most: 1000, shift: 0 };
+
     fn push(outgoing: &mut Outgoing, bytes: usize) -> MessageId {
         let message = Message { class: Class::Normal, head: &[], body: Payload::from(vec![0; bytes]), token: 0 };
-        outgoing.push(message, 1000, true, &EndpointConfig::default()).unwrap()
+        outgoing.push(message, ALL, true, &EndpointConfig::default()).unwrap()
     }
 
     #[test]
@@ -512,13 +530,13 @@ mod tests {
             let kept = push(&mut outgoing, bytes);
             for _ in 0..10_000 {
                 let id = push(&mut outgoing, bytes);
-                outgoing.abandon(id, 1000);
+                outgoing.abandon(id, ALL);
             }
             let index = Class::Normal.index();
             assert!(outgoing.small[index].len() + outgoing.large[index].len() < 100, "{bytes} bytes");
             let (_, part) = outgoing.emit_data(false, &mut [0; 200]).expect("one message is left");
             assert_eq!(part.sequence, 1);
-            assert!(outgoing.abandon(kept, 1000).is_some() == (bytes > 100));
+            assert!(outgoing.abandon(kept, ALL).is_some() == (bytes > 100));
             assert_eq!(outgoing.bytes(), 0);
         }
     }
@@ -529,11 +547,11 @@ mod tests {
             let mut outgoing = Outgoing::new(100, 16);
             let held: Vec<MessageId> = (0..100).map(|_| push(&mut outgoing, bytes)).collect();
             for id in held {
-                outgoing.abandon(id, 1000);
+                outgoing.abandon(id, ALL);
             }
             for _ in 0..100 {
                 let id = push(&mut outgoing, bytes);
-                outgoing.abandon(id, 1000);
+                outgoing.abandon(id, ALL);
                 let listed = outgoing.small.iter().map(VecDeque::len).chain(outgoing.large.iter().map(Vec::len)).sum::<usize>();
                 assert_eq!(outgoing.most_urgent().is_some(), listed > 0, "{bytes} bytes");
             }

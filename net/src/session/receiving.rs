@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::congestion::Congestion;
 use super::incoming::{self, Arrival, Budget};
-use super::outgoing::{Outgoing, Ticket};
+use super::outgoing::{Outgoing, Ticket, Unscheduled};
 use super::recovery::{Content, Progress, Verdict};
 use super::{Handled, ITEMS_A_PACKET, Session, Shared, State};
 use crate::clock::Time;
@@ -55,8 +55,14 @@ impl Session {
                         return Ok(Handled::Open);
                     }
                     Arrival::Duplicate => shared.counters.duplicate_data += 1,
-                    Arrival::Partial { new } => {
+                    Arrival::Partial { new, answered } => {
                         shared.inflow.count(payload.len());
+                        if fragment.offset.get() == 0 {
+                            self.long_begins(now, &fragment, shared);
+                        }
+                        if let Some(delay) = answered {
+                            shared.credit.answered(delay, self.shortest_trip(), now);
+                        }
                         if self.stall_check == Time::NEVER {
                             self.stall_check = now.plus_nanos(shared.quiet);
                         }
@@ -143,6 +149,7 @@ impl Session {
             Some(ItemKind::Grant) => {
                 let upto = u32::try_from(item.value.get()).unwrap_or(u32::MAX);
                 self.outgoing.granted(Ticket { slot: item.slot.get(), sequence: item.sequence.get() }, upto);
+                self.limits.unscheduled.shift = item.shift;
             }
             Some(ItemKind::Defer) => {
                 let (slot, sequence) = (item.slot.get(), item.sequence.get());
@@ -167,9 +174,9 @@ impl Session {
         None
     }
 
-    /// How far an incoming message is, for the grants; `None` once it needs none.
+    /// How far an incoming message is, for the grants; `None` once it is complete or gone.
     pub(crate) fn need(&self, slot: u16, sequence: u32, budget: &Budget) -> Option<incoming::Need> {
-        self.incoming.need(slot, sequence, budget).filter(|need| need.granted < need.total)
+        self.incoming.need(slot, sequence, budget)
     }
 
     /// Whether the peer finishes the long messages that it begins.
@@ -188,9 +195,20 @@ impl Session {
     }
 
     /// Grants an incoming message up to here.
-    pub(crate) fn grant(&mut self, slot: u16, sequence: u32, upto: u32) {
-        self.incoming.grant(slot, sequence, upto);
-        self.push_item(Item::grant(slot, sequence, upto));
+    pub(crate) fn grant(&mut self, slot: u16, sequence: u32, upto: u32, now: Time, shared: &Shared) {
+        self.incoming.grant(slot, sequence, upto, now);
+        self.push_item(Item::grant(slot, sequence, upto, shared.crowd.shift()));
+    }
+
+    /// The first fragment of a message of several came. A peer that sends more without a grant than everyone should is told at once.
+    fn long_begins(&mut self, now: Time, fragment: &Fragment, shared: &mut Shared) {
+        shared.crowd.joined(&mut self.crowded, now);
+        let shift = shared.crowd.shift();
+        if fragment.shift < shift {
+            let (slot, sequence) = (fragment.slot.get(), fragment.sequence.get());
+            let granted = self.incoming.need(slot, sequence, &shared.budget).map_or(0, |need| need.granted);
+            self.push_item(Item::grant(slot, sequence, granted, shift));
+        }
     }
 
     /// Queues an item about an incoming message, in place of an older one about the same slot: as many at most as the peer has slots.
@@ -217,7 +235,7 @@ fn body(mut frame: Frame, copy_out: bool) -> Payload {
 pub(super) fn settle(
     outgoing: &mut Outgoing,
     items: &mut SmallVec<[Item; 2]>,
-    unscheduled: u32,
+    unscheduled: Unscheduled,
     verdict: Verdict,
     content: Content<'_>,
 ) -> bool {

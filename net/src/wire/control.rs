@@ -11,8 +11,8 @@ use super::{Header, WireError};
 pub struct Item {
     /// An [`ItemKind`].
     pub kind: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// Grant: the [`Fragment::shift`](super::Fragment::shift) of the messages that the receiver of this item begins from now on. Else zero.
+    pub shift: u8,
     /// Grant, abandon, defer: the message's slot.
     pub slot: U16,
     /// Grant, abandon, defer: the slot's sequence number.
@@ -55,14 +55,14 @@ impl Item {
 
     /// A ping.
     pub fn ping() -> Item {
-        Item { kind: ItemKind::Ping as u8, reserved: 0, slot: U16::ZERO, sequence: U32::ZERO, value: U64::ZERO }
+        Item { kind: ItemKind::Ping as u8, shift: 0, slot: U16::ZERO, sequence: U32::ZERO, value: U64::ZERO }
     }
 
     /// A grant of a message's first `upto` bytes.
-    pub fn grant(slot: u16, sequence: u32, upto: u32) -> Item {
+    pub fn grant(slot: u16, sequence: u32, upto: u32, shift: u8) -> Item {
         Item {
             kind: ItemKind::Grant as u8,
-            reserved: 0,
+            shift,
             slot: U16::new(slot),
             sequence: U32::new(sequence),
             value: U64::new(u64::from(upto)),
@@ -71,23 +71,17 @@ impl Item {
 
     /// The end of a message that its sender gave up.
     pub fn abandon(slot: u16, sequence: u32) -> Item {
-        Item { kind: ItemKind::Abandon as u8, ..Item::grant(slot, sequence, 0) }
+        Item { kind: ItemKind::Abandon as u8, ..Item::grant(slot, sequence, 0, 0) }
     }
 
     /// No memory for a message.
     pub fn defer(slot: u16, sequence: u32) -> Item {
-        Item { kind: ItemKind::Defer as u8, ..Item::grant(slot, sequence, 0) }
+        Item { kind: ItemKind::Defer as u8, ..Item::grant(slot, sequence, 0, 0) }
     }
 
     /// The end of a session.
     pub fn close(code: CloseCode) -> Item {
-        Item {
-            kind: ItemKind::Close as u8,
-            reserved: 0,
-            slot: U16::ZERO,
-            sequence: U32::ZERO,
-            value: U64::new(u64::from(code as u8)),
-        }
+        Item { kind: ItemKind::Close as u8, shift: 0, slot: U16::ZERO, sequence: U32::ZERO, value: U64::new(u64::from(code as u8)) }
     }
 
     /// The item's kind, `None` for one that a later version may have added: it is skipped.
@@ -118,7 +112,7 @@ mod tests {
 
     #[test]
     fn items_survive_a_packet_and_a_ragged_or_empty_body_is_refused() {
-        let items = [Item::ping(), Item::grant(7, 9, 100_000), Item::close(CloseCode::Done)];
+        let items = [Item::ping(), Item::grant(7, 9, 100_000, 2), Item::close(CloseCode::Done)];
         let mut packet = vec![0; Header::LEN];
         packet.extend_from_slice(items.as_bytes());
         assert_eq!(Item::parse(&packet).unwrap(), items);

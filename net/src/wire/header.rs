@@ -132,8 +132,9 @@ pub struct Fragment {
     pub slot: U16,
     /// The service class; [`Fragment::CONTROL`] for control messages.
     pub class: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// How far the sender cut down what it sends of this message without a grant, as the receiver's grants had asked it to: it is
+    /// [`Parameters::unscheduled`](super::Parameters::unscheduled) bytes shifted right by so much, or one packet. 0 for messages of one packet.
+    pub shift: u8,
     /// How often the slot was used before this message.
     pub sequence: U32,
     /// The whole message's length in bytes.

@@ -249,7 +249,7 @@ impl Member {
         packet.resize(DATA_OVERHEAD + len, fill);
         let (slot, class) = ((FIRST_SLOT + slot as u16).into(), Class::Normal as u8);
         let (sequence, total, offset) = (sequence.into(), total.into(), offset.into());
-        Fragment { slot, class, reserved: 0, sequence, total, offset }.emit(&mut packet);
+        Fragment { slot, class, shift: 0, sequence, total, offset }.emit(&mut packet);
         packet
     }
 
@@ -272,7 +272,7 @@ impl Member {
         let Some((slot, sequence, granted)) = self.answer else { return self.begin_packet(Kind::Ack) };
         self.answer = Some((slot, sequence, granted + FRAGMENT as u32));
         let mut packet = self.begin_packet(Kind::Control);
-        packet.extend_from_slice(Item::grant(slot, sequence, granted + FRAGMENT as u32).as_bytes());
+        packet.extend_from_slice(Item::grant(slot, sequence, granted + FRAGMENT as u32, 0).as_bytes());
         packet
     }
 }

@@ -82,7 +82,7 @@ impl Rogue {
         let fragment = Fragment {
             slot: (64 + slot).into(),
             class: Class::Normal as u8,
-            reserved: 0,
+            shift: 0,
             sequence: sequence.into(),
             total: total.into(),
             offset: 0.into(),

@@ -205,7 +205,7 @@ impl Babble {
         let class = if slot < 64 && random.u32(0..4) > 0 { Fragment::CONTROL } else { random.u8(0..5) };
         packet.resize(Header::LEN + Fragment::LEN + len, 7);
         let (sequence, total, offset) = ((*sequence).into(), total.into(), offset.into());
-        Fragment { slot: slot.into(), class, reserved: 0, sequence, total, offset }.emit(packet);
+        Fragment { slot: slot.into(), class, shift: 0, sequence, total, offset }.emit(packet);
     }
 
     fn add_items(&mut self, packet: &mut Vec<u8>) {
@@ -224,7 +224,7 @@ impl Babble {
                 _ => known,
             };
             let value = if self.random.bool() { u64::from(total) } else { self.random.u64(0..200_000) };
-            let item = Item { kind, reserved: 0, slot: slot.into(), sequence: sequence.into(), value: value.into() };
+            let item = Item { kind, shift: 0, slot: slot.into(), sequence: sequence.into(), value: value.into() };
             packet.extend_from_slice(zerocopy::IntoBytes::as_bytes(&item));
         }
     }

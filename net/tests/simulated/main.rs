@@ -7,6 +7,7 @@ mod babble;
 mod behaviour;
 mod failure;
 mod flood;
+mod incast;
 mod ledger;
 mod seeds;
 mod world;

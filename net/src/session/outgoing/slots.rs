@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 
 use super::super::bits::Bits;
+use super::Unscheduled;
 use crate::payload::Payload;
 
 /// A slot's buffer larger than this is given back when its message is done.
@@ -62,6 +63,8 @@ pub(super) struct Long {
     next: u32,
     /// Bytes that may be sent.
     granted: u32,
+    /// [`Fragment::shift`](crate::wire::Fragment::shift).
+    shift: u8,
     /// The peer granted more than the unscheduled bytes.
     grant_seen: bool,
     /// The peer had no memory for it: nothing may be sent until it grants.
@@ -147,8 +150,8 @@ impl Slot {
         self.start(class, token, order, self.head.len() as u32);
     }
 
-    /// Begins a message of several packets, of which `granted` bytes may be sent.
-    pub(super) fn begin_long(&mut self, class: u8, message: Waiting, fragment: usize, granted: u32) {
+    /// Begins a message of several packets, of which `unscheduled` may be sent.
+    pub(super) fn begin_long(&mut self, class: u8, message: Waiting, fragment: usize, unscheduled: Unscheduled) {
         let Waiting { order, token, head, body } = message;
         let total = head.len() + body.len();
         let fragments = total.div_ceil(fragment) as u32;
@@ -160,7 +163,8 @@ impl Slot {
             body,
             fragments,
             next: 0,
-            granted: granted.min(total as u32),
+            granted: unscheduled.bytes().min(total as u32),
+            shift: unscheduled.shift,
             grant_seen: false,
             deferred: false,
             resend: VecDeque::new(),
@@ -204,6 +208,12 @@ impl Slot {
             None => self.unsent,
             Some(long) => !long.resend.is_empty() || long.may_send_next(fragment),
         }
+    }
+
+    /// By how much was cut down what may be sent without a grant.
+    #[inline]
+    pub(super) fn shift(&self) -> u8 {
+        self.long.as_ref().map_or(0, |long| long.shift)
     }
 
     /// Bytes that are still to be sent.
