@@ -33,9 +33,12 @@ struct Trust {
     /// How many messages it must finish yet; none once it is trusted.
     owed: u32,
     strikes: u32,
+    /// How many it finished while it was trusted, since the latest strike came or was forgotten.
+    finished: u32,
 }
 
-/// So often doubles what a session owes that lets messages stand still.
+/// So often doubles what a session owes that lets messages stand still. A strike is forgotten when twice as many messages were finished
+/// as it made the session owe: now and then a message of an honest peer stands still too.
 const STRIKES: u32 = 10;
 
 /// A slot of the peer's: the sequence number of its latest message, and what is there of it.
@@ -147,7 +150,7 @@ impl Incoming {
             slots: Vec::new(),
             partial: 0,
             held: 0,
-            trust: Trust { owed: 1, strikes: 0 },
+            trust: Trust { owed: 1, ..Trust::default() },
         }
     }
 
@@ -408,6 +411,12 @@ impl Incoming {
             if self.is_trusted() {
                 budget.probation -= self.held;
             }
+        } else if self.trust.strikes > 0 {
+            self.trust.finished += 1;
+            if self.trust.finished >= 1 << self.trust.strikes {
+                self.trust.finished = 0;
+                self.trust.strikes -= 1;
+            }
         }
     }
 
@@ -416,6 +425,7 @@ impl Incoming {
         if self.is_trusted() {
             self.trust.strikes = (self.trust.strikes + 1).min(STRIKES);
             self.trust.owed = 1 << (self.trust.strikes - 1);
+            self.trust.finished = 0;
             budget.probation += self.held;
         }
     }
@@ -533,6 +543,33 @@ mod tests {
         honest.clear(&mut budget);
         strangers.iter_mut().for_each(|stranger| stranger.clear(&mut budget));
         assert_eq!((budget.used, budget.probation), (0, 0));
+    }
+
+    #[test]
+    fn each_strike_doubles_what_a_session_owes_and_is_forgotten_after_twice_as_much() {
+        let (mut incoming, mut budget) = incoming();
+        let mut sequence = 0;
+        let mut finish = |incoming: &mut Incoming, budget: &mut Budget| {
+            sequence += 1;
+            for offset in [0, 10] {
+                incoming.receive(&header(sequence, 20, offset), &[0; FRAGMENT], Time::ZERO, budget).unwrap();
+            }
+        };
+        finish(&mut incoming, &mut budget);
+        for strike in 0..4 {
+            assert!(incoming.is_trusted());
+            incoming.distrust(&mut budget);
+            for _ in 0..1 << strike {
+                assert!(!incoming.is_trusted());
+                finish(&mut incoming, &mut budget);
+            }
+        }
+        assert!(incoming.is_trusted());
+        for _ in 0..16 + 8 + 4 + 2 {
+            assert_ne!(incoming.trust.strikes, 0);
+            finish(&mut incoming, &mut budget);
+        }
+        assert_eq!(incoming.trust.strikes, 0);
     }
 
     #[test]
