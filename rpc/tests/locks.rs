@@ -25,7 +25,7 @@ const KNOWN: [(&str, &str); 6] = [
 
 /// The code of a file: without comments, and without the tests at its end.
 fn code(text: &str) -> String {
-    let ends = text.find("#[cfg(test)]").or_else(|| text.find("#[cfg(all(test"));
+    let ends = text.find("#[cfg(test)]\nmod ").or_else(|| text.find("#[cfg(all(test"));
     let body = &text[..ends.unwrap_or(text.len())];
     body.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
@@ -44,6 +44,12 @@ fn search(root: &Path, folder: &str, found: &mut BTreeMap<String, Vec<&'static s
             }
         }
     }
+}
+
+#[test]
+fn code_after_a_function_for_tests_is_searched_and_tests_are_not() {
+    let text = "a\n#[cfg(test)]\nfn b() {}\nMutex\n    // RwLock\n#[cfg(test)]\nmod tests {\n    Condvar\n}\n";
+    assert_eq!(code(text), "a\n#[cfg(test)]\nfn b() {}\nMutex");
 }
 
 #[test]
