@@ -223,6 +223,7 @@ mod tests {
         // As long as it takes, where others have the cores.
         while siege.sessions() < 8 || calls < 20 {
             calls += duo.during(0, || siege.phase(20_000, 0, 20_000_000)).unwrap().count();
+            assert!(siege.sent < 1_000_000, "{} sessions and {calls} calls after {} packets", siege.sessions(), siege.sent);
         }
         assert!(peaks.sessions.load(Ordering::Relaxed) > 8);
     }
