@@ -53,6 +53,8 @@ pub struct Endpoint {
     touched: Vec<u32>,
     fired: Vec<u32>,
     last_poll: Time,
+    /// How many of the messages that wait for grants were not looked at since something changed, while nothing is on its way.
+    unseen: usize,
 }
 
 impl Endpoint {
@@ -86,6 +88,7 @@ impl Endpoint {
             touched: Vec::with_capacity(config.burst),
             fired: Vec::new(),
             last_poll: now,
+            unseen: 0,
             shared: Shared {
                 incarnation: random.u64(1..),
                 parameters,
@@ -267,6 +270,9 @@ impl Endpoint {
     pub fn next_timeout(&self, now: Time) -> Option<Time> {
         if self.departures.is_waiting() {
             return Some(self.departures.retry_at(now));
+        }
+        if self.unseen > 0 {
+            return Some(now);
         }
         self.wheel.next()
     }

@@ -9,6 +9,8 @@
 //! Sessions that finish what they begin come first, and only so many messages are looked at in one turn: neither messages that nobody means to finish nor
 //! their number keep the others waiting.
 
+use std::collections::VecDeque;
+
 use super::Endpoint;
 use super::event::SessionId;
 use crate::clock::Time;
@@ -18,7 +20,7 @@ use crate::session::Need;
 const STALLED: u64 = 50_000_000;
 /// What was granted and has not come for so long is not on its way, in nanoseconds: the sender is gone, or busy with others.
 const OVERDUE: u64 = 1_000_000;
-/// Messages looked at in one turn, of trusted sessions and of those on probation each: more than one burst can bring. Where there are more,
+/// Messages looked at in one turn, of trusted sessions and of those on probation each, or two bursts if that is more. Where there are more,
 /// they take turns.
 const CONSIDERED: usize = 128;
 
@@ -31,32 +33,47 @@ struct Round {
     places: usize,
     /// Bytes that were granted and have not come, of all messages looked at so far.
     due: u32,
+    /// Something is on its way: when it is here there is another round.
+    moving: bool,
 }
 
 impl Endpoint {
-    /// Gives grants, if something changed that they depend on.
+    /// Gives grants, if something changed that they depend on, or nobody among those looked at since can go on.
     #[inline]
     pub(super) fn give_grants(&mut self, now: Time) {
-        if self.shared.grants_due {
-            self.shared.grants_due = false;
+        if self.shared.grants_due || self.unseen > 0 {
             self.rank(now);
         }
     }
 
     fn rank(&mut self, now: Time) {
+        if std::mem::take(&mut self.shared.grants_due) {
+            self.unseen = self.shared.granting.iter().map(VecDeque::len).max().unwrap_or(0);
+        }
         self.shared.inflow.update(now);
-        let mut round = Round { places: self.shared.config.overcommit, due: 0 };
+        let mut round = Round { places: self.shared.config.overcommit, due: 0, moving: false };
         for list in 0..self.shared.granting.len() {
             let ranked = self.consider(list, &mut round, now);
             self.rank_list(list, ranked, &mut round, now);
         }
+        // Where nothing is on its way nothing will arrive that brings us back here.
+        self.unseen = if round.moving { 0 } else { self.unseen.saturating_sub(self.considered()) };
+    }
+
+    fn considered(&self) -> usize {
+        CONSIDERED.max(2 * self.shared.config.burst)
+    }
+
+    /// Whether a message stands still although its sender may go on.
+    fn is_stalled(&self, need: &Need, now: Time) -> bool {
+        need.outstanding() > 0 && now.nanos_since(need.progress.max(self.shared.resumed)) > STALLED
     }
 
     /// The messages of a list whose turn it is and that need grants, the latest first.
     fn consider(&mut self, list: usize, round: &mut Round, now: Time) -> Vec<(Need, Place)> {
-        let waiting = self.shared.granting[list].len();
-        let mut considered = Vec::with_capacity(waiting.min(CONSIDERED));
-        for _ in 0..waiting.min(CONSIDERED) {
+        let count = self.shared.granting[list].len().min(self.considered());
+        let mut considered = Vec::with_capacity(count);
+        for _ in 0..count {
             let Some(place) = self.shared.granting[list].pop_front() else { break };
             let (session, slot, sequence) = place;
             let Some(session) = self.sessions.get(session) else { continue };
@@ -64,6 +81,7 @@ impl Endpoint {
             if now.nanos_since(need.progress) <= OVERDUE {
                 round.due = need.outstanding().saturating_add(round.due);
             }
+            round.moving |= need.outstanding() > 0 && !self.is_stalled(&need, now);
             // Granted to its end, it only counts until it is there.
             if need.granted < need.total {
                 considered.push((need, place));
@@ -100,7 +118,7 @@ impl Endpoint {
                 }
             }
             let outstanding = need.outstanding();
-            let stalled = outstanding > 0 && now.nanos_since(need.progress.max(self.shared.resumed)) > STALLED;
+            let stalled = self.is_stalled(&need, now);
             let session = place.0;
             if stalled && let Some(session) = self.sessions.get_mut(session) {
                 session.distrust(&mut self.shared.budget);
@@ -134,6 +152,7 @@ impl Endpoint {
             if more >= worth.min(left) {
                 let more = more.min(left);
                 round.due = round.due.saturating_add(more);
+                round.moving |= !stalled;
                 self.grant(place, start + more, now);
             }
         }
@@ -155,6 +174,6 @@ impl Endpoint {
     /// Makes room for a message that waits for memory; `false` if there is none.
     fn admit(&mut self, (session, slot, sequence): Place, now: Time) -> bool {
         let Some(entry) = self.sessions.get_mut(session) else { return false };
-        entry.admit(slot, sequence, now, &mut self.shared.budget)
+        entry.admit(slot, sequence, now, &mut self.shared)
     }
 }

@@ -63,9 +63,7 @@ impl Session {
                         if let Some(delay) = answered {
                             shared.credit.answered(delay, self.shortest_trip(), now);
                         }
-                        if self.stall_check == Time::NEVER {
-                            self.stall_check = now.plus_nanos(shared.quiet);
-                        }
+                        self.watch(now, shared);
                         if new {
                             let place = (self.id, fragment.slot.get(), fragment.sequence.get());
                             shared.granting[usize::from(!self.incoming.is_trusted())].push_front(place);
@@ -190,8 +188,19 @@ impl Session {
     }
 
     /// Makes room for a deferred message; `false` if there is none.
-    pub(crate) fn admit(&mut self, slot: u16, sequence: u32, now: Time, budget: &mut Budget) -> bool {
-        self.incoming.admit(slot, sequence, now, budget)
+    pub(crate) fn admit(&mut self, slot: u16, sequence: u32, now: Time, shared: &mut Shared) -> bool {
+        let admitted = self.incoming.admit(slot, sequence, now, &mut shared.budget);
+        if admitted {
+            self.watch(now, shared);
+        }
+        admitted
+    }
+
+    /// There is an incomplete message: it must not stand still.
+    fn watch(&mut self, now: Time, shared: &Shared) {
+        if self.stall_check == Time::NEVER {
+            self.stall_check = now.plus_nanos(shared.quiet);
+        }
     }
 
     /// Grants an incoming message up to here.

@@ -52,6 +52,8 @@ impl Session {
             let lately = Time::from_nanos(now.as_nanos().saturating_sub(shared.quiet));
             if shared.resumed < lately && self.incoming.is_stalled(lately) {
                 self.incoming.distrust(&mut shared.budget);
+                // It may hold the place that others wait for, and nothing need arrive that shows it.
+                shared.grants_due = true;
             }
             let next = now.plus_nanos(shared.quiet);
             self.stall_check = if self.incoming.is_empty() { Time::NEVER } else { next };

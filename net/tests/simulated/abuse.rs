@@ -1,6 +1,6 @@
 //! What a hostile or broken peer can not do, spoken by hand on the wire.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
@@ -72,6 +72,14 @@ impl Rogue {
     /// A packet that acknowledges nothing.
     fn say_nothing(&mut self) {
         let packet = self.begin(Kind::Ack);
+        self.send(packet);
+    }
+
+    /// A packet that acknowledges everything up to this number.
+    fn acknowledge(&mut self, largest: u32) {
+        let mut packet = self.begin(Kind::Ack);
+        let header = *Header::parse(&packet).unwrap().0;
+        Header { ack_largest: largest.into(), ack_bits: u64::MAX.into(), ..header }.emit(&mut packet);
         self.send(packet);
     }
 
@@ -157,6 +165,36 @@ fn a_talkative_peer_that_finishes_no_message_takes_its_share_of_memory_at_most_a
     rogue.chat(&mut world, 20 * SECOND);
     assert_eq!(world.endpoint(1).reassembly_bytes(), 0);
     assert_eq!(world.endpoint(1).session_count(), 1, "the honest peer's session");
+}
+
+#[test]
+fn a_talkative_peer_that_was_told_to_wait_for_memory_and_never_uses_it_keeps_it_not_for_long() {
+    let mut world = victim();
+    let names = ["rogue-0", "rogue-1", "rogue-2"];
+    let mut rogues = names.map(|name| Rogue::open(&mut world, name, 1));
+    let largest = Rc::new(Cell::new(0));
+    let heard = largest.clone();
+    world.network.set_filter(move |passing| {
+        if passing.to == names[2] {
+            heard.set(heard.get().max(Header::parse(passing.bytes).unwrap().0.number.get()));
+        }
+        if names.contains(&passing.to) { Verdict::Lose } else { Verdict::Pass }
+    });
+    // Two take the half that such peers share, so that the third is told to wait.
+    for (at, slot) in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)] {
+        rogues[at].promise(slot, 1, 64 << 20);
+        world.pass(Duration::from_millis(1));
+    }
+    assert_eq!(world.endpoint(1).counters().deferred, 1);
+    let mut alone = false;
+    for _ in 0..60 {
+        rogues[..2].iter_mut().for_each(Rogue::say_nothing);
+        rogues[2].acknowledge(largest.get());
+        world.pass(SECOND / 2);
+        alone |= world.endpoint(1).reassembly_bytes() == 64 << 20;
+    }
+    assert!(alone, "it never got the memory");
+    assert_eq!((world.endpoint(1).reassembly_bytes(), world.endpoint(1).session_count()), (0, 0));
 }
 
 #[test]

@@ -119,6 +119,23 @@ fn many_large_messages_share_little_memory_and_all_complete() {
 }
 
 #[test]
+fn more_messages_than_are_looked_at_in_one_turn_all_complete() {
+    let config = EndpointConfig { max_message: 100_000, reassembly_bytes: 400_000, ..EndpointConfig::default() };
+    let (mut world, there, _) = World::pair_with(8, link(10), config);
+    for n in 0..600 {
+        world.send(0, there, Class::Normal, pattern(90_000, n), n).unwrap();
+    }
+    // Hosts that look so seldom that all which was granted has come when they look.
+    let mut got = 0;
+    for _ in 0..100_000 {
+        world.turn();
+        world.clock.advance_to(world.now().plus_nanos(50_000));
+        got += world.messages(1).len();
+    }
+    assert_eq!(got, 600);
+}
+
+#[test]
 fn a_call_and_its_reply_cost_two_packets_in_steady_state() {
     let (mut world, there, back) = World::pair(6, link(5));
     let packets = |world: &mut World| world.endpoint(0).counters().packets_sent + world.endpoint(1).counters().packets_sent;

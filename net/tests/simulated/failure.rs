@@ -258,6 +258,25 @@ fn a_message_that_was_half_there_when_its_receiver_was_paused_for_long_is_finish
 }
 
 #[test]
+fn peers_that_died_in_the_middle_of_their_messages_hold_up_no_other_until_they_count_as_dead() {
+    let mut world = World::new(35, LinkConfig { bandwidth: 1_000_000_000, ..link(20) });
+    for name in ["a", "b", "c", "d", "e"] {
+        world.host(name, EndpointConfig::default());
+    }
+    let sessions: Vec<_> = [0, 2, 3, 4].map(|at| (at, world.connect(at, 1).0)).into();
+    // One more than hold grants at once by their length, for the oldest does too.
+    for &(at, session) in &sessions[1..] {
+        world.send(at, session, Class::Normal, vec![1; 300_000], 1).unwrap();
+    }
+    assert!(world.run(SECOND, |world| world.endpoint(1).reassembly_bytes() >= 900_000));
+    ["c", "d", "e"].iter().for_each(|name| world.network.partition(name, "b").unwrap());
+    world.send(0, sessions[0].1, Class::Normal, vec![1; 2_000_000], 1).unwrap();
+    let whole = |world: &mut World| world.hosts[1].events.iter().any(|event| matches!(event, Event::Message { .. }));
+    assert!(world.run(10 * SECOND, whole));
+    assert_eq!(world.endpoint(1).session_count(), 4, "it waited for the others' end");
+}
+
+#[test]
 fn a_deferred_message_beside_short_ones_leaves_the_session_whole() {
     for shorts in [33, 64, 500] {
         let slow = LinkConfig { bandwidth: 100_000_000, ..link(20) };
