@@ -121,6 +121,7 @@ impl Port for UdpPort {
 
     fn prepare_wait(&mut self) -> bool {
         self.sockets.expect_either();
+        self.receiver.rest();
         // Readiness is told at its edge: a datagram that was there before the look is seen by it, a later one makes an edge.
         !self.receiver.is_waiting() && !self.sockets.is_waiting()
     }
@@ -213,6 +214,49 @@ mod tests {
             }
             assert!(c.frames_out().receive <= 32, "{options}: {:?}", c.frames_out());
         }
+    }
+
+    /// A port that has just received trains of long datagrams.
+    fn after_trains(from: &mut UdpPort) -> UdpPort {
+        let mut port = open("udp://127.0.0.1:0");
+        let train = packets(&[1300; 40]);
+        for _ in 0..1_000 {
+            send(from, port.local_address(), &train);
+            assert!(received(&mut port, 40, 32) == train);
+            if port.frames_out().receive > 40 {
+                return port;
+            }
+        }
+        panic!("no frames wait for trains");
+    }
+
+    #[test]
+    fn frames_for_trains_go_back_although_lone_datagrams_come_now_and_then() {
+        let mut a = open("udp://127.0.0.1:0");
+        let mut b = after_trains(&mut a);
+        let mut nothing = Vec::new();
+        for _ in 0..500 {
+            let lone = packets(&[100]);
+            send(&mut a, b.local_address(), &lone);
+            assert!(received(&mut b, 1, 32) == lone);
+            b.receive(&mut nothing, 32).unwrap();
+        }
+        assert!(b.frames_out().receive <= 32, "{:?}", b.frames_out());
+    }
+
+    #[test]
+    fn frames_for_trains_go_back_before_the_owner_sleeps() {
+        let mut a = open("udp://127.0.0.1:0");
+        let mut b = after_trains(&mut a);
+        let mut nothing = Vec::new();
+        while !b.prepare_wait() {
+            b.receive(&mut nothing, 32).unwrap();
+        }
+        assert!(b.frames_out().receive <= 32, "{:?}", b.frames_out());
+        b.finish_wait();
+        let train = packets(&[1300; 40]);
+        send(&mut a, b.local_address(), &train);
+        assert!(received(&mut b, 40, 32) == train);
     }
 
     #[test]

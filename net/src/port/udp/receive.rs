@@ -24,7 +24,7 @@ const MORE: usize = 4;
 const SCATTERED: usize = 4;
 const LONG: usize = 512;
 
-/// After how many calls that found nothing the frames for trains go back to the pool.
+/// After how many calls that brought no train the frames for trains go back to the pool.
 const CALM: u32 = 256;
 
 /// From how many messages in one call on traffic is thick.
@@ -47,8 +47,8 @@ pub(super) struct Receiver {
     offset: usize,
     /// Length of the datagrams that the last train was made of.
     train_segment: usize,
-    /// Calls in a row that found nothing.
-    empty: u32,
+    /// Calls since a train came.
+    trainless: u32,
     headers: Box<Headers>,
 }
 
@@ -92,7 +92,7 @@ impl Receiver {
             next: 0,
             offset: 0,
             train_segment: 0,
-            empty: 0,
+            trainless: 0,
             headers: Box::new(Headers::new()),
         }
     }
@@ -190,6 +190,13 @@ impl Receiver {
         if ask == 0 {
             return Ok(());
         }
+        if self.train_segment != 0 {
+            self.trainless += 1;
+            if self.trainless > CALM {
+                self.train_segment = 0;
+                self.rest();
+            }
+        }
         for _ in 0..ERRORS {
             self.post(ask, pool);
             // SAFETY: `post` has set these headers up: names, control and pieces are in `headers`, frames and spare buffer are
@@ -200,7 +207,6 @@ impl Receiver {
                         self.note(index);
                     }
                     self.arrived = count;
-                    self.empty = 0;
                     // All that was asked for came: ask for more. One came of several: traffic is thin again.
                     if count == ask {
                         source.ask = (source.ask * MORE).min(BATCH);
@@ -214,10 +220,6 @@ impl Receiver {
                 }
                 Err(libc::EAGAIN) => {
                     source.ask = 1;
-                    self.empty = self.empty.saturating_add(1);
-                    if self.empty == CALM && self.train_segment != 0 {
-                        self.calm();
-                    }
                     return Ok(());
                 }
                 Err(errno) => {
@@ -230,11 +232,11 @@ impl Receiver {
         Ok(())
     }
 
-    /// There are no trains any more: their frames go back to the pool. Nothing must be waiting.
-    #[cold]
-    fn calm(&mut self) {
-        self.train_segment = 0;
-        self.slots.iter_mut().for_each(|slot| slot.more.clear());
+    /// No train is expected, or not soon: the frames for trains go back to the pool, unless they hold what was not handed out yet.
+    pub(super) fn rest(&mut self) {
+        if !self.is_waiting() {
+            self.slots[..SCATTERED].iter_mut().for_each(|slot| slot.more.clear());
+        }
     }
 
     /// Turns coalescing on.
@@ -369,7 +371,7 @@ impl Receiver {
         }
         if self.offset >= slot.len {
             if slot.is_train() {
-                self.train_segment = slot.segment;
+                (self.train_segment, self.trainless) = (slot.segment, 0);
             }
             self.next += 1;
             self.offset = 0;
