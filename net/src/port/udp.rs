@@ -78,7 +78,7 @@ impl UdpPort {
             receiver: Receiver::new(mtu),
             sender: Sender::new(mtu, address.is_ipv6(), gso),
             counters: PortCounters::default(),
-            sockets: Sockets::new(Source::new(socket, gro), buffers, hot),
+            sockets: Sockets::new(Source::new(socket, None, gro), buffers, hot),
         })
     }
 }

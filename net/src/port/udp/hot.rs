@@ -259,7 +259,8 @@ impl Sockets {
     }
 
     fn open(&self, peer: SocketAddr) -> Result<Hot, PortError> {
-        let mut source = Source::new(self.main.socket.beside(peer, self.buffers)?, self.main.coalescing != Coalescing::Never);
+        let socket = self.main.socket.beside(peer, self.buffers)?;
+        let mut source = Source::new(socket, Some(Address::Inet(peer)), self.main.coalescing != Coalescing::Never);
         if self.main.coalescing == Coalescing::On {
             source.coalesce();
         }

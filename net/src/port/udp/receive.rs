@@ -152,7 +152,11 @@ impl Receiver {
             None => &mut [],
         };
         for _ in 0..ERRORS {
-            match source.socket.receive_from(room) {
+            let received = match source.only_peer() {
+                Some(peer) => source.socket.receive(room).map(|len| (len, Some(peer))),
+                None => source.socket.receive_from(room),
+            };
+            match received {
                 Ok((len, from)) => {
                     // Perhaps there are more.
                     source.ask = MORE;
@@ -171,7 +175,10 @@ impl Receiver {
                     }
                     return Ok(0);
                 }
-                Err(libc::EAGAIN) => return Ok(0),
+                Err(libc::EAGAIN) => {
+                    source.emptied = true;
+                    return Ok(0);
+                }
                 Err(errno) => {
                     if !passes(errno, counters)? {
                         return Ok(0);
@@ -219,7 +226,7 @@ impl Receiver {
                     return Ok(());
                 }
                 Err(libc::EAGAIN) => {
-                    source.ask = 1;
+                    (source.ask, source.emptied) = (1, true);
                     return Ok(());
                 }
                 Err(errno) => {

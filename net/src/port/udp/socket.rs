@@ -154,6 +154,15 @@ impl Socket {
         if len >= 0 { Ok((len as usize, name.decode(name_len))) } else { Err(errno()) }
     }
 
+    /// The same, of a socket of which it is known whose datagrams come: without the source, which costs the kernel another write.
+    #[inline]
+    pub(super) fn receive(&self, into: &mut [u8]) -> Result<usize, libc::c_int> {
+        let (flags, nobody) = (libc::MSG_DONTWAIT | libc::MSG_TRUNC, std::ptr::null_mut::<libc::c_void>());
+        // SAFETY: the kernel writes into `into`, which lives over the call, no more than its length.
+        let len = unsafe { libc::syscall(libc::SYS_recvfrom, self.fd(), into.as_mut_ptr(), into.len(), flags, nobody, nobody) };
+        if len >= 0 { Ok(len as usize) } else { Err(errno()) }
+    }
+
     /// Receives up to as many messages as there are headers, without waiting, and says how many came; each header's `msg_len`
     /// has its length.
     ///

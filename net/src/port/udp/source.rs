@@ -1,6 +1,7 @@
 //! A socket that datagrams are received from, and how it is best read: what recent traffic has shown.
 
 use super::socket::Socket;
+use crate::port::Address;
 
 /// A socket, and how to read it.
 #[derive(Debug)]
@@ -10,6 +11,11 @@ pub(super) struct Source {
     /// is nothing more.
     pub(super) ask: usize,
     pub(super) coalescing: Coalescing,
+    /// The peer that the socket is connected to.
+    pub(super) connected: Option<Address>,
+    /// The queue was seen empty. Others' datagrams may have come while the socket was bound and not yet connected; from then on all are the
+    /// peer's, and the kernel need not write down whose each is.
+    pub(super) emptied: bool,
 }
 
 /// Whether the kernel coalesces (UDP_GRO). It does not from the start: to know the parts of a train needs `recvmsg`, which costs a lone
@@ -26,9 +32,21 @@ pub(super) enum Coalescing {
 }
 
 impl Source {
-    /// Reads `socket`; `coalesce` if the kernel may coalesce its datagrams.
-    pub(super) fn new(socket: Socket, coalesce: bool) -> Source {
-        Source { socket, ask: 1, coalescing: if coalesce { Coalescing::Later } else { Coalescing::Never } }
+    /// Reads `socket`, which is connected to that peer if there is one; `coalesce` if the kernel may coalesce its datagrams.
+    pub(super) fn new(socket: Socket, connected: Option<Address>, coalesce: bool) -> Source {
+        Source {
+            socket,
+            ask: 1,
+            connected,
+            emptied: false,
+            coalescing: if coalesce { Coalescing::Later } else { Coalescing::Never },
+        }
+    }
+
+    /// The one peer that anything can come from, once that is certain.
+    #[inline]
+    pub(super) fn only_peer(&self) -> Option<Address> {
+        if self.emptied { self.connected } else { None }
     }
 
     /// Turns coalescing on, if the kernel has it.
