@@ -26,6 +26,7 @@ use crate::frame::Frame;
 mod favour;
 mod hot;
 mod receive;
+mod slot;
 mod sockaddr;
 mod socket;
 mod source;

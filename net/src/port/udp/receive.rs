@@ -6,10 +6,11 @@
 //! are long, so that copying them costs something, the kernel scatters it over frames of just that length, and each datagram is in its
 //! own already. Where the guess was wrong they are copied.
 
+use super::slot::{Slot, parked, piece};
 use super::sockaddr::{RAW_LEN, RawAddress};
 use super::source::{Coalescing, Source};
-use crate::frame::{Frame, Pool};
-use crate::port::{Address, Datagram, PortCounters, PortError};
+use crate::frame::Pool;
+use crate::port::{Datagram, PortCounters, PortError};
 
 /// How many messages one call reads at most.
 const BATCH: usize = 32;
@@ -50,22 +51,6 @@ pub(super) struct Receiver {
     /// Calls since a train came.
     trainless: u32,
     headers: Box<Headers>,
-}
-
-/// A message, or room for one.
-#[derive(Debug, Default)]
-struct Slot {
-    frame: Option<Frame>,
-    /// Frames in which the message continues, the first one last.
-    more: Vec<Frame>,
-    /// Bytes of the message. The first `room` are in the frames, `posted` in each.
-    len: usize,
-    posted: usize,
-    room: usize,
-    /// Length of the datagrams that it is made of.
-    segment: usize,
-    truncated: bool,
-    from: Option<Address>,
 }
 
 /// What the kernel reads and writes in a call, apart from the packets.
@@ -386,38 +371,6 @@ impl Receiver {
     }
 }
 
-impl Slot {
-    /// Whether the message is of more than one datagram.
-    fn is_train(&self) -> bool {
-        self.segment < self.len
-    }
-
-    /// Copies the bytes from `offset` on of what is in the frames followed by `spare`.
-    fn gather(&mut self, spare: &[u8], mut offset: usize, mut into: &mut [u8]) {
-        while !into.is_empty() {
-            let from = if offset < self.room {
-                let (at, within) = (offset / self.posted, offset % self.posted);
-                let frame = if at == 0 { self.frame.as_mut() } else { self.more.iter_mut().nth_back(at - 1) };
-                frame.map_or(&[][..], |frame| &frame.buffer_mut()[within..self.posted])
-            } else {
-                &spare[offset - self.room..]
-            };
-            let count = from.len().min(into.len());
-            if count == 0 {
-                return;
-            }
-            let (now, rest) = into.split_at_mut(count);
-            now.copy_from_slice(&from[..count]);
-            (into, offset) = (rest, offset + count);
-        }
-    }
-}
-
-/// Where the kernel may write `len` bytes of a message.
-fn piece(frame: &mut Frame, len: usize) -> libc::iovec {
-    libc::iovec { iov_base: frame.buffer_mut()[..len].as_mut_ptr().cast(), iov_len: len }
-}
-
 /// Whether to call again after this error. An error of an earlier send, told by ICMP, is counted and passed over.
 #[cold]
 fn passes(errno: libc::c_int, counters: &mut PortCounters) -> Result<bool, PortError> {
@@ -434,12 +387,6 @@ fn passes(errno: libc::c_int, counters: &mut PortCounters) -> Result<bool, PortE
             Ok(true)
         }
     }
-}
-
-/// A frame that an earlier call had no use for, of the last slot that has one.
-#[cold]
-fn parked(slots: &mut [Slot]) -> Option<Frame> {
-    slots.iter_mut().rev().find_map(|slot| slot.more.pop().or_else(|| slot.frame.take()))
 }
 
 /// The length of the datagrams in a train, if the kernel has said that it is one.
@@ -473,34 +420,5 @@ impl Headers {
 impl std::fmt::Debug for Headers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Headers")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_are_gathered_across_the_ends_of_frames() {
-        let framed = |bytes: &[u8]| {
-            let mut frame = Frame::detached(8);
-            frame.buffer_mut()[..bytes.len()].copy_from_slice(bytes);
-            frame
-        };
-        for (frames, spare) in
-            [(3, &[10, 11, 12][..]), (1, &[4, 5, 6, 7, 8, 9, 10, 11, 12]), (0, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])]
-        {
-            let mut all = [[1, 2, 3], [4, 5, 6], [7, 8, 9]].iter().take(frames).map(|bytes| framed(bytes));
-            let mut slot = Slot { frame: all.next(), posted: 3, room: 3 * frames, ..Slot::default() };
-            slot.more = all.rev().collect();
-            for offset in 0..=12 {
-                for len in 0..=12 - offset {
-                    let mut into = vec![0; len];
-                    slot.gather(spare, offset, &mut into);
-                    let expected: Vec<u8> = (1..=12).skip(offset).take(len).collect();
-                    assert_eq!(into, expected, "{frames} frames, from {offset}");
-                }
-            }
-        }
     }
 }
