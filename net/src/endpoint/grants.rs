@@ -18,7 +18,8 @@ use crate::session::Need;
 
 /// A message that stood still this long although its sender may go on holds no place among those granted, in nanoseconds.
 const STALLED: u64 = 50_000_000;
-/// What was granted and has not come for so long is not on its way, in nanoseconds: the sender is gone, or busy with others.
+/// What was granted and has not come for so long, or for two round trips if that is more, is not on its way, in nanoseconds: the sender is gone, or
+/// busy with others.
 const OVERDUE: u64 = 1_000_000;
 /// Messages looked at in one turn, of trusted sessions and of those on probation each, or two bursts if that is more. Where there are more,
 /// they take turns.
@@ -78,7 +79,7 @@ impl Endpoint {
             let (session, slot, sequence) = place;
             let Some(session) = self.sessions.get(session) else { continue };
             let Some(need) = session.need(slot, sequence, &self.shared.budget) else { continue };
-            if now.nanos_since(need.progress) <= OVERDUE {
+            if now.nanos_since(need.progress) <= OVERDUE.max(2 * session.shortest_trip()) {
                 round.due = need.outstanding().saturating_add(round.due);
             }
             round.moving |= need.outstanding() > 0 && !self.is_stalled(&need, now);
