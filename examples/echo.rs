@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use tautline_net::port::PortUrl;
@@ -21,7 +22,7 @@ URL is like udp://127.0.0.1:7000 or udp://[::1]:7000; to serve at, it may have o
 RUST_LOG filters what is printed (the default: warn,tautline::port=trace).";
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<String> = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
     let done = log().and_then(|()| match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["serve", url] => serve(url),
         ["call", url, text] => call(url, text),
@@ -42,7 +43,8 @@ fn main() {
 fn log() -> Result<(), Box<dyn Error>> {
     let wanted = std::env::var("RUST_LOG").unwrap_or_else(|_| "warn,tautline::port=trace".to_owned());
     let wanted: Targets = wanted.parse().map_err(|error| format!("RUST_LOG={wanted}: {error}"))?;
-    tracing_subscriber::registry().with(tracing_subscriber::fmt::layer().with_writer(std::io::stderr)).with(wanted).init();
+    let printed = tracing_subscriber::fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(printed).with(wanted).init();
     Ok(())
 }
 
@@ -65,7 +67,8 @@ fn call(url: &str, text: &str) -> Result<(), Box<dyn Error>> {
     // A socket has the family of the addresses that it sends to.
     let any = match server.address {
         Address::Inet(address) if address.is_ipv6() => "udp://[::]:0",
-        _ => "udp://0.0.0.0:0",
+        Address::Inet(_) => "udp://0.0.0.0:0",
+        Address::Local(_) => return Err(format!("{url} exists in one process only: call a URL like udp://127.0.0.1:7000").into()),
     };
     let mut node = Node::builder(any).build()?;
     let local = node.local();
@@ -75,9 +78,8 @@ fn call(url: &str, text: &str) -> Result<(), Box<dyn Error>> {
         let options = CallOptions::new().deadline(Duration::from_secs(2));
         let reply = node.block_on(local.call(peer, ECHO, text.to_owned(), options)).map_err(|error| match error {
             // No session was opened in that time: the request is still here.
-            CallError::DeadlineExceeded { fate: Fate::NotSent } | CallError::Connect(_) => {
-                format!("{error}: no answer from {url}: is the server running?")
-            }
+            CallError::DeadlineExceeded { fate: Fate::NotSent } => format!("no answer from {url} in 2 s: is the server running?"),
+            CallError::Connect(_) => format!("{error}: no answer from {url}: is the server running?"),
             other => other.to_string(),
         })?;
         println!("{} ({attempt}: {:?})", String::from_utf8_lossy(&reply), sent.elapsed());

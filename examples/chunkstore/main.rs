@@ -165,7 +165,11 @@ fn main() -> ExitCode {
         }
     };
     // What the library warns of, to standard error.
-    tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::WARN).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_writer(std::io::stderr)
+        .init();
     let done = match cli.command {
         Command::Make(args) => make(&args),
         Command::Serve(args) => server::run(&args),

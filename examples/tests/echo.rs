@@ -68,7 +68,7 @@ fn a_server_that_is_not_there_is_named() {
     let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let url = format!("udp://{}", nobody.local_addr().unwrap());
     let (output, _, err) = said(&["call", &url, "hello"]);
-    assert!(!output.status.success() && err.contains(&format!("no answer from {url}: is the server running?")), "{err}");
+    assert!(!output.status.success() && err.contains(&format!("no answer from {url} in 2 s: is the server running?")), "{err}");
 }
 
 #[test]
