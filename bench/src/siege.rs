@@ -10,28 +10,15 @@ use tautline_net::clock::{Clock, Time};
 use tautline_net::endpoint::{Endpoint, EndpointConfig, Event, SessionId};
 use tautline_net::payload::Payload;
 use tautline_net::port::{Address, PortUrl, open};
-use tautline_testing::mob::{Abuse, Mob, answer};
+use tautline_testing::mob::{Abuse, Mob, answer, limits};
 
 use crate::duo::{Serve, Stage};
 use crate::error::BenchError;
 use crate::floor::{PATIENCE, PAYLOAD};
 use crate::samples::Samples;
 
-const LARGEST: usize = 4 << 20;
 /// Packets that the mob sends in a row at most: what it missed while a call was waited for is not made up for at once.
 const IN_A_ROW: u64 = 16;
-
-/// The server's limits, low enough that the flood meets them within a second.
-pub fn limits() -> EndpointConfig {
-    EndpointConfig {
-        max_message: LARGEST,
-        reassembly_bytes: 32 << 20,
-        send_bytes_total: 64 << 20,
-        max_sessions: 4_000,
-        max_sessions_per_peer: 8,
-        ..EndpointConfig::default()
-    }
-}
 
 /// The most that the server had in use at one moment.
 #[derive(Debug, Default)]
@@ -105,7 +92,7 @@ impl Siege {
         let session = honest.connect(server, clock.now()).map_err(BenchError::product("opening a session"))?;
         allow_descriptors(peers as u64 + 100)?;
         let sockets = (0..peers).map(|peer| hostile(peer, address)).collect::<Result<_, _>>()?;
-        let mob = Mob::new(1, peers, abuses, LARGEST as u32);
+        let mob = Mob::new(1, peers, abuses);
         Ok(Siege { honest, session, clock: clock.clone(), mob, sockets, sent: 0 })
     }
 

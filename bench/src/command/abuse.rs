@@ -13,8 +13,8 @@ use tautline_bench::pin::{Cores, pin};
 use tautline_bench::report::{Report, Row};
 use tautline_bench::rounds;
 use tautline_bench::samples::Samples;
-use tautline_bench::siege::{Peaks, Siege, Victim, limits};
-use tautline_testing::mob::Abuse;
+use tautline_bench::siege::{Peaks, Siege, Victim};
+use tautline_testing::mob::{Abuse, limits};
 
 use crate::cli::AbuseArgs;
 

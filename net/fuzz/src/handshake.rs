@@ -133,15 +133,7 @@ pub fn run(data: &[u8]) {
         incoming: BTreeMap::new(),
         remotes: BTreeSet::new(),
     };
-    for _ in 0..STEPS {
-        match Step::arbitrary(&mut input) {
-            Ok(step) if !input.is_empty() => {
-                replay::show(&step);
-                crowd.step(step);
-            }
-            _ => break,
-        }
-    }
+    replay::steps(&mut input, STEPS, |step: Step| crowd.step(step));
     crowd.turn();
     drop(crowd.victim.fall_silent(crowd.now));
     crowd.victim.wire.assert_frames_home();

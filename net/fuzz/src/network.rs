@@ -91,15 +91,7 @@ struct World {
 pub fn run(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let mut world = World::new();
-    for _ in 0..STEPS {
-        match Step::arbitrary(&mut input) {
-            Ok(step) if !input.is_empty() => {
-                replay::show(&step);
-                world.step(step);
-            }
-            _ => break,
-        }
-    }
+    replay::steps(&mut input, STEPS, |step: Step| world.step(step));
     world.end();
 }
 

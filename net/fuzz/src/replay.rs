@@ -5,6 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use arbitrary::{Arbitrary, Unstructured};
+
 /// Whether what an input stands for is printed.
 static SHOWN: AtomicBool = AtomicBool::new(false);
 
@@ -12,6 +14,19 @@ static SHOWN: AtomicBool = AtomicBool::new(false);
 pub fn show(step: &impl std::fmt::Debug) {
     if SHOWN.load(Ordering::Relaxed) {
         println!("    {step:?}");
+    }
+}
+
+/// Takes up to `most` steps out of `input`, until it is used up or stands for no step.
+pub fn steps<'a, S: Arbitrary<'a> + std::fmt::Debug>(input: &mut Unstructured<'a>, most: usize, mut take: impl FnMut(S)) {
+    for _ in 0..most {
+        match S::arbitrary(input) {
+            Ok(step) if !input.is_empty() => {
+                show(&step);
+                take(step);
+            }
+            _ => break,
+        }
     }
 }
 

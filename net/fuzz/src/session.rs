@@ -164,15 +164,7 @@ pub fn run(data: &[u8]) {
     let Ok(setup) = Setup::arbitrary(&mut input) else { return };
     replay::show(&setup);
     let Some(mut talk) = Talk::begin(&setup) else { return };
-    for _ in 0..STEPS {
-        match Step::arbitrary(&mut input) {
-            Ok(step) if !input.is_empty() => {
-                replay::show(&step);
-                talk.step(step);
-            }
-            _ => break,
-        }
-    }
+    replay::steps(&mut input, STEPS, |step: Step| talk.step(step));
     talk.end();
 }
 

@@ -21,8 +21,8 @@ pub struct EndpointConfig {
     /// always accepted. Default 256 MiB.
     pub send_bytes: usize,
     /// The same for all sessions together. A session whose peer has not taken a long message promptly of late is refused from half of it on, others
-    /// from three quarters; who holds little (4 KiB with the defaults) finds room. So
-    /// make it twice [`max_message`](EndpointConfig::max_message) at least, or the largest go only while nobody holds anything. Default 1 GiB.
+    /// from three quarters; who holds little (4 KiB with the defaults) finds room. So make it
+    /// twice [`max_message`](EndpointConfig::max_message) at least, or the largest go only while nobody holds anything. Default 1 GiB.
     pub send_bytes_total: usize,
     /// Bytes of a message that its sender may send before it is granted more. When many peers begin messages at once, all of that may meet in
     /// one switch's queue: then each is told to send less, so that they send about as much together. Default 16 KiB.

@@ -2,6 +2,7 @@
 //! packets itself, so that a simulated network and real sockets can carry them.
 
 use tautline_net::class::Class;
+use tautline_net::endpoint::EndpointConfig;
 use tautline_net::wire::{DATA_OVERHEAD, Fragment, Header, Hello, Item, ItemKind, Kind, Parameters, Welcome};
 use zerocopy::IntoBytes;
 
@@ -14,6 +15,34 @@ const FIRST_SLOT: u16 = 64;
 const ASK: u8 = b'L';
 /// Length of an answer to who asks for a long one.
 pub const LONG: usize = 256 << 10;
+
+/// Longest message that the victim takes.
+const LARGEST: usize = 4 << 20;
+
+/// The victim's limits, low enough that the flood meets them within a second.
+pub fn limits() -> EndpointConfig {
+    EndpointConfig {
+        max_message: LARGEST,
+        reassembly_bytes: 32 << 20,
+        send_bytes_total: 64 << 20,
+        max_sessions: 4_000,
+        max_sessions_per_peer: 8,
+        ..EndpointConfig::default()
+    }
+}
+
+/// What a peer that is spoken by hand says of itself in its hello.
+pub fn parameters(mtu: usize) -> Parameters {
+    Parameters {
+        mtu: (mtu as u32).into(),
+        max_message: (64u32 << 20).into(),
+        unscheduled: 1000.into(),
+        slots: 1000.into(),
+        reserved: 0.into(),
+        ack_delay: 100.into(),
+        peer_timeout: 3000.into(),
+    }
+}
 
 /// What a hostile peer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +84,6 @@ pub struct Mob {
     members: Vec<Member>,
     random: fastrand::Rng,
     next: usize,
-    largest_message: u32,
 }
 
 #[derive(Debug)]
@@ -78,11 +106,11 @@ struct Member {
 }
 
 impl Mob {
-    /// `count` peers that do `abuses` in turns, against a victim that takes messages up to `largest_message` bytes.
-    pub fn new(seed: u64, count: usize, abuses: &[Abuse], largest_message: u32) -> Mob {
+    /// `count` peers that do `abuses` in turns, against a victim with these [`limits`].
+    pub fn new(seed: u64, count: usize, abuses: &[Abuse]) -> Mob {
         let mut random = fastrand::Rng::with_seed(seed);
         let members = (0..count).map(|n| Member::new(abuses[n % abuses.len()], &mut random)).collect();
-        Mob { members, random, next: 0, largest_message }
+        Mob { members, random, next: 0 }
     }
 
     /// How many there are.
@@ -110,7 +138,7 @@ impl Mob {
         let at = self.next;
         self.next = (at + 1) % self.members.len();
         let member = &mut self.members[at];
-        let mut packet = member.packet(&mut self.random, self.largest_message);
+        let mut packet = member.packet(&mut self.random);
         Header::seal(&mut packet);
         (at, packet)
     }
@@ -173,7 +201,7 @@ impl Member {
         }
     }
 
-    fn packet(&mut self, random: &mut fastrand::Rng, largest: u32) -> Vec<u8> {
+    fn packet(&mut self, random: &mut fastrand::Rng) -> Vec<u8> {
         match self.abuse {
             Abuse::Handshakes => {
                 // A new name each time but where a session is to come of it.
@@ -196,7 +224,7 @@ impl Member {
                 header.emit(&mut packet);
                 packet
             }
-            Abuse::UnfinishedMessages => self.unfinished(random, largest),
+            Abuse::UnfinishedMessages => self.unfinished(random),
             Abuse::SlowReaders if random.bool() => self.grant_little(),
             _ => {
                 let slot = random.usize(0..8);
@@ -209,15 +237,7 @@ impl Member {
     fn hello(&self) -> Vec<u8> {
         let mut packet = vec![0; Hello::PACKET];
         Header::new(Kind::Hello).emit(&mut packet);
-        let parameters = Parameters {
-            mtu: (MTU as u32).into(),
-            max_message: (64u32 << 20).into(),
-            unscheduled: 1000.into(),
-            slots: 1000.into(),
-            reserved: 0.into(),
-            ack_delay: 100.into(),
-            peer_timeout: 3000.into(),
-        };
+        let parameters = parameters(MTU);
         let (session, incarnation) = (self.own.0.into(), self.own.1.into());
         let (token, token_time) = (self.token.0.into(), self.token.1.into());
         Hello { session, incarnation, parameters, token, token_time }.emit(&mut packet);
@@ -254,9 +274,9 @@ impl Member {
     }
 
     /// The first fragment of a message, or now and then another, so that the message moves and never ends.
-    fn unfinished(&mut self, random: &mut fastrand::Rng, largest: u32) -> Vec<u8> {
+    fn unfinished(&mut self, random: &mut fastrand::Rng) -> Vec<u8> {
         let slot = random.usize(0..8);
-        let total = [largest, largest / 3, 20_000][slot % 3];
+        let total = [LARGEST as u32, LARGEST as u32 / 3, 20_000][slot % 3];
         let (sequence, sent) = self.slots[slot];
         let last = total / FRAGMENT as u32 - 1;
         if sequence == 0 || sent >= last || random.u32(0..50) == 0 {

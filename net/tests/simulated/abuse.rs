@@ -9,7 +9,8 @@ use tautline_net::class::Class;
 use tautline_net::endpoint::{CloseReason, EndpointConfig, Event, SendError, SessionId};
 use tautline_net::port::sim::{SimPort, SimPortConfig, Verdict};
 use tautline_net::port::{Address, Datagram, Port, Purpose};
-use tautline_net::wire::{DATA_OVERHEAD, Fragment, Header, Hello, Kind, Parameters, Welcome};
+use tautline_net::wire::{DATA_OVERHEAD, Fragment, Header, Hello, Kind, Welcome};
+use tautline_testing::mob::parameters;
 
 use crate::world::{World, link};
 
@@ -52,15 +53,7 @@ impl Rogue {
     }
 
     fn hello(&mut self, token: u64, token_time: u64) {
-        let parameters = Parameters {
-            mtu: (MTU as u32).into(),
-            max_message: (64u32 << 20).into(),
-            unscheduled: 1000.into(),
-            slots: 1000.into(),
-            reserved: 0.into(),
-            ack_delay: 100.into(),
-            peer_timeout: 3000.into(),
-        };
+        let parameters = parameters(MTU);
         let mut packet = vec![0; Hello::PACKET];
         Header::new(Kind::Hello).emit(&mut packet);
         let hello =

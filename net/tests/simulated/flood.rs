@@ -14,7 +14,7 @@ use tautline_net::endpoint::{Endpoint, EndpointConfig, Event, SessionId};
 use tautline_net::payload::Payload;
 use tautline_net::port::sim::{LinkConfig, Network, SimPortConfig, Verdict};
 use tautline_net::port::{Address, LocalName};
-use tautline_testing::mob::{Abuse, Mob, answer};
+use tautline_testing::mob::{Abuse, Mob, answer, limits};
 
 const PEERS: usize = 1_000;
 /// Packets a second, all hostile peers together.
@@ -27,19 +27,6 @@ const TICK: u64 = 1_000;
 const LENGTHS: [usize; 3] = [64, 4_000, 40_000];
 /// The honest p99 is at most this many times that without the flood.
 const BOUND: f64 = 3.0;
-
-const LARGEST: usize = 4 << 20;
-
-fn limits() -> EndpointConfig {
-    EndpointConfig {
-        max_message: LARGEST,
-        reassembly_bytes: 32 << 20,
-        send_bytes_total: 64 << 20,
-        max_sessions: 4_000,
-        max_sessions_per_peer: 8,
-        ..EndpointConfig::default()
-    }
-}
 
 #[test]
 fn a_flood_of_handshakes_leaves_an_honest_peer_alone() {
@@ -145,7 +132,7 @@ impl Scene {
         let (server, mut honest) = (endpoint("server", seed), endpoint("honest", seed + 1));
         let address = Address::Local(LocalName::new("server").unwrap());
         let session = honest.connect(address, clock.now()).unwrap();
-        let mob = Mob::new(seed, PEERS, abuses, LARGEST as u32);
+        let mob = Mob::new(seed, PEERS, abuses);
         let (asked, took) = (None, BTreeMap::new());
         let free_at = clock.now();
         Scene { network, clock, server, free_at, busy: 0, honest, session, asked, asks: true, turns: 0, took, mob, caught, owed: 0 }

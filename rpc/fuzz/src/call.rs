@@ -113,15 +113,7 @@ enum Budget {
 pub fn run(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let mut talk = Talk::begin();
-    for _ in 0..STEPS {
-        match Step::arbitrary(&mut input) {
-            Ok(step) if !input.is_empty() => {
-                replay::show(&step);
-                talk.step(step);
-            }
-            _ => break,
-        }
-    }
+    replay::steps(&mut input, STEPS, |step: Step| talk.step(step));
     talk.end();
 }
 

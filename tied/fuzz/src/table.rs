@@ -99,16 +99,10 @@ pub fn run(data: &[u8]) {
         TableConfig { allowed: allowed.clone(), copies: COPIES, tombstones: TOMBSTONES, tombstone_life: LIFE, match_client_port };
     let now = Time::from_nanos(1_000_000_000);
     let mut world = World { now, table: Table::new(config), queue: Run::default(), allowed, next_entry: 0 };
-    for _ in 0..STEPS {
-        match Step::arbitrary(&mut input) {
-            Ok(step) if !input.is_empty() => {
-                replay::show(&step);
-                world.step(step);
-            }
-            _ => break,
-        }
+    replay::steps(&mut input, STEPS, |step: Step| {
+        world.step(step);
         assert!(world.table.len() <= COPIES && world.table.tombstones().0 <= TOMBSTONES);
-    }
+    });
     for entry in world.queue.entries.keys() {
         world.table.finished(*entry, world.now);
     }
