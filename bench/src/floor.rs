@@ -26,6 +26,12 @@ pub trait PingPong {
     fn ping(&mut self) -> Result<(), BenchError>;
 }
 
+/// A floor's client, which can wait between its pings as one does that polls.
+pub trait Floor: PingPong {
+    /// One look for what nobody has sent.
+    fn look(&mut self) -> Result<(), BenchError>;
+}
+
 /// Times `count` round trips after `warmup` untimed ones, back to back: one reading of the clock ends a trip and starts the next.
 pub fn sample(clock: &Clock, warmup: usize, count: usize, client: &mut dyn PingPong) -> Result<Samples, BenchError> {
     for _ in 0..warmup {
@@ -38,6 +44,29 @@ pub fn sample(clock: &Clock, warmup: usize, count: usize, client: &mut dyn PingP
         let after = clock.now();
         samples.record(after.nanos_since(before));
         before = after;
+    }
+    Ok(samples)
+}
+
+/// The same at a pace: a trip begins every `period` nanoseconds, and until then the client looks and looks, as its partner does.
+pub fn sample_paced(
+    clock: &Clock,
+    warmup: usize,
+    count: usize,
+    period: u64,
+    client: &mut dyn Floor,
+) -> Result<Samples, BenchError> {
+    let mut samples = Samples::with_capacity(count);
+    for trip in 0..warmup + count {
+        let before = clock.now();
+        client.ping()?;
+        let after = clock.now();
+        if trip >= warmup {
+            samples.record(after.nanos_since(before));
+        }
+        while clock.now().nanos_since(before) < period {
+            client.look()?;
+        }
     }
     Ok(samples)
 }

@@ -16,7 +16,7 @@ use tautline_bench::company::Company;
 use tautline_bench::duo::Duo;
 use tautline_bench::error::BenchError;
 use tautline_bench::floor::udp::UdpClient;
-use tautline_bench::floor::{PingPong, ring, sample, spin_for};
+use tautline_bench::floor::{Floor, ring, sample, sample_paced, spin_for};
 use tautline_bench::pin::{Cores, pin};
 use tautline_bench::report::{Report, Row};
 use tautline_bench::rounds;
@@ -43,8 +43,9 @@ const PAUSE_NANOS: u64 = 20_000;
 /// Round trips of the floor, a round.
 const TRIPS: usize = 5_000;
 
-/// Half of the raw round trip, so many times.
-const BOUND: f64 = 2.0;
+/// Half of the raw round trip, so many times: as pings follow each other at once, and over udp as they come at the pace of the cancels.
+const UDP_BOUNDS: [f64; 2] = [1.6, 1.0];
+const MEM_BOUND: f64 = 2.0;
 
 /// The other core, wherever its process is.
 trait Partner {
@@ -61,7 +62,7 @@ pub(crate) fn run(args: &Cancel) -> Result<Report, BenchError> {
     let cores = Cores::pick_or(args.common.cores)?;
     let clock = Clock::tsc();
     let company = Company::start();
-    let (mut partner, mut floor, loser): (Box<dyn Partner>, Box<dyn PingPong>, Address) = match args.port {
+    let (mut partner, mut floor, loser): (Box<dyn Partner>, Box<dyn Floor>, Address) = match args.port {
         PortKind::Udp => {
             let (remote, floor_address, loser) = Remote::start(cores.server)?;
             (Box::new(remote), Box::new(UdpClient::connect(floor_address, clock.clone())?), loser)
@@ -85,31 +86,36 @@ pub(crate) fn run(args: &Cancel) -> Result<Report, BenchError> {
 
     let kept = rounds::run(cores, &clock, args.rounds.wanted(&args.common), |_| {
         partner.enter(FLOOR)?;
-        let floor = sample(&clock, TRIPS / 10, TRIPS, floor.as_mut())?;
+        let hot = sample(&clock, TRIPS / 10, TRIPS, floor.as_mut())?;
         partner.leave()?;
         partner.enter(CANCEL)?;
         let before = Anchor::now(&clock);
-        winner.trials(TRIALS)?;
+        let period = winner.trials(TRIALS)?;
         let anchors = [before, Anchor::now(&clock)];
         let flips = partner.leave()?.unwrap_or_default();
-        Ok((floor, latencies(&flips, anchors, partner.is_remote())))
+        partner.enter(FLOOR)?;
+        let paced = sample_paced(&clock, TRIALS / 10, TRIALS, period, floor.as_mut())?;
+        partner.leave()?;
+        Ok([hot, paced, latencies(&flips, anchors, partner.is_remote())])
     })?;
 
     // The loser's process, once it has ended, counts as this one's own.
     drop(partner);
 
-    let (mut floor, mut cancel) = (Samples::default(), Samples::default());
-    for (floor_round, cancel_round) in &kept.rounds {
-        floor.merge(floor_round);
+    let [mut hot, mut paced, mut cancel]: [Samples; 3] = Default::default();
+    for [hot_round, paced_round, cancel_round] in &kept.rounds {
+        hot.merge(&hot_round.halved());
+        paced.merge(&paced_round.halved());
         cancel.merge(cancel_round);
     }
-    let mut halves: Samples = floor.halved();
     let name = match args.port {
         PortKind::Udp => "half of raw UDP's round trip",
         PortKind::Mem => "half of the raw ring's round trip",
     };
-    let half = Row::of(name, &mut halves);
+    let half = Row::of(name, &mut hot);
+    let paced = Row::of("the same, at the cancels' pace", &mut paced).over(half.p50_us);
     let cancel = Row::of("claim to flipped copy", &mut cancel).over(half.p50_us);
+    let paced_ratio = cancel.p50_us / paced.p50_us;
     let mut report = Report::new(
         format!("cancel --port {}", args.port.name()),
         "from the winner's claim to the flip of the loser's queued copy, the loser's workers all busy",
@@ -123,8 +129,19 @@ pub(crate) fn run(args: &Cancel) -> Result<Report, BenchError> {
         }
         PortKind::Mem => "Two threads of one process, timed by one clock.",
     });
-    report.bound(format!("cancel p50 / {name}"), cancel.ratio.unwrap_or(f64::NAN), BOUND);
+    let ratio = cancel.ratio.unwrap_or(f64::NAN);
+    match args.port {
+        PortKind::Udp => {
+            report.bound(format!("cancel p50 / {name}"), ratio, UDP_BOUNDS[0]);
+            report.bound(format!("cancel p50 / {name} at the cancels' pace"), paced_ratio, UDP_BOUNDS[1]);
+        }
+        PortKind::Mem => report.bound(format!("cancel p50 / {name}"), ratio, MEM_BOUND),
+    }
+    report.note(format!(
+        "p50 is {ratio:.2} times the floor's where one ping follows the other at once, and {paced_ratio:.2} times the floor's at the cancels' pace."
+    ));
     report.row(half);
+    report.row(paced);
     report.row(cancel);
     report.note_company(&company);
     Ok(report)
@@ -200,8 +217,9 @@ impl Winner {
         Ok(())
     }
 
-    /// Tied calls, one after the other, each first to the loser.
-    fn trials(&mut self, count: usize) -> Result<(), BenchError> {
+    /// Tied calls, one after the other, each first to the loser. Gives the mean time from one to the next, in nanoseconds.
+    fn trials(&mut self, count: usize) -> Result<u64, BenchError> {
+        let began = self.clock.now();
         for _ in 0..count {
             let (call, done) = (self.replicas.call(WORK, Vec::new(), &TiedOptions::new().first(0)), Rc::clone(&self.done));
             let task = async move {
@@ -216,7 +234,7 @@ impl Winner {
             let clock = self.clock.clone();
             self.poll_until("the clock", || (clock.now() >= until).then_some(()))?;
         }
-        Ok(())
+        Ok(self.clock.now().nanos_since(began) / count.max(1) as u64)
     }
 
     fn poll_until<T>(&mut self, what: &'static str, mut done: impl FnMut() -> Option<T>) -> Result<T, BenchError> {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tautline_net::clock::Clock;
 
-use super::{PAYLOAD, PingPong, spin_for};
+use super::{Floor, PAYLOAD, PingPong, spin_for};
 use crate::duo::{Serve, Stage};
 use crate::error::BenchError;
 
@@ -145,6 +145,13 @@ impl PingPong for RingClient {
             return Err(BenchError::PartnerEnded { what: "ring floor's echo", why: "its ring is full".to_owned() });
         }
         spin_for("the ring floor", &self.clock, || Ok((self.pongs.try_receive() == Some(ping)).then_some(())))
+    }
+}
+
+impl Floor for RingClient {
+    fn look(&mut self) -> Result<(), BenchError> {
+        self.pongs.try_receive();
+        Ok(())
     }
 }
 

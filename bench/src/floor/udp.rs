@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
 use tautline_net::clock::Clock;
 
-use super::{PAYLOAD, PingPong, spin_for};
+use super::{Floor, PAYLOAD, PingPong, spin_for};
 use crate::duo::{Serve, Stage};
 use crate::error::BenchError;
 
@@ -43,6 +43,12 @@ impl PingPong for UdpClient {
             let received = try_receive(&self.socket, &mut pong)?;
             Ok((received && pong == self.ping).then_some(()))
         })
+    }
+}
+
+impl Floor for UdpClient {
+    fn look(&mut self) -> Result<(), BenchError> {
+        try_receive(&self.socket, &mut [0; PAYLOAD]).map(drop)
     }
 }
 
