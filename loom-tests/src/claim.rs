@@ -146,6 +146,60 @@ fn a_slot_is_not_reused_under_its_reader() {
     });
 }
 
+/// Preemptions: 5. One thread withdraws an entry, which this one may start, another vacates it: of all of them one gets the value, as it was
+/// inserted, though they learnt of it from an unordered notice.
+#[test]
+fn a_withdrawn_value_is_the_inserted_one_and_one_takes_it() {
+    model(5, &["started", "vacated", "vacated later"], |seen| {
+        let shared = Arc::new((ClaimTable::new(1), Notice::default()));
+        let withdrawer = {
+            let shared = shared.clone();
+            thread::spawn(move || drop(shared.0.withdraw(shared.1.read())))
+        };
+        let vacater = {
+            let shared = shared.clone();
+            thread::spawn(move || shared.0.vacate(shared.1.read()))
+        };
+        let ticket = shared.0.insert(5).unwrap();
+        shared.1.post(ticket);
+        let started = shared.0.start(ticket);
+        withdrawer.join().unwrap();
+        let (vacated, later, left) = (vacater.join().unwrap(), shared.0.vacate(ticket), cancelled(shared.0.cancel(ticket)));
+        let takers = ["started", "vacated", "vacated later", "cancelled"].into_iter().zip([started, vacated, later, left]);
+        let winners: Vec<_> = takers.filter_map(|(who, value)| Some((who, value?))).collect();
+        assert_eq!(winners.iter().map(|(_, value)| *value).collect::<Vec<_>>(), [5]);
+        seen.note(winners[0].0);
+    });
+}
+
+/// Preemptions: 5. One thread withdraws an entry and vacates it, another puts the next one into its slot: the first one's read of the value is over before
+/// the second one's write.
+#[test]
+fn a_vacated_slot_is_not_reused_under_its_reader() {
+    model(5, &["full"], |seen| {
+        let table = Arc::new(ClaimTable::new(1));
+        let ticket = table.insert(5).unwrap();
+        let vacater = {
+            let table = table.clone();
+            thread::spawn(move || {
+                assert_eq!(table.withdraw(ticket), Outcome::Cancelled(()));
+                table.vacate(ticket)
+            })
+        };
+        let next = loop {
+            match table.insert(6) {
+                Ok(ticket) => break ticket,
+                Err(_) => {
+                    seen.note("full");
+                    thread::yield_now();
+                }
+            }
+        };
+        assert_eq!(table.start(next), Some(6));
+        assert_eq!(vacater.join().unwrap(), Some(5));
+    });
+}
+
 /// Preemptions: 3. An entry's slot gets its next entry while others still act on the old ticket.
 #[test]
 fn stale_tickets_touch_nothing() {

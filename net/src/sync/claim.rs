@@ -6,6 +6,7 @@
 //! ```text
 //! free -> Queued -> (starting) -> Started -> Done -> free, next generation
 //!               \-> Cancelled -> free, next generation
+//!               \-> Withdrawn -> Cancelled -> free, next generation
 //! ```
 //!
 //! Cancelling is O(1) and asks no worker: one that finds the ticket later in its queue loses the claim and skips it.
@@ -79,6 +80,8 @@ const QUEUED: u64 = 2;
 /// Claimed, the value being moved out: the slot can't be freed yet.
 const STARTING: u64 = 3;
 const STARTED: u64 = 4;
+/// Cancelled, but the value and the slot are kept.
+const WITHDRAWN: u64 = 5;
 
 const fn word(generation: u32, state: u64) -> u64 {
     ((generation as u64) << STATE_BITS) | state
@@ -138,19 +141,50 @@ impl<T> ClaimTable<T> {
     /// Takes the entry out of the queue if it has not started.
     #[inline]
     pub fn cancel(&self, ticket: Ticket) -> Outcome<T> {
-        let Some(slot) = self.slots.get(ticket.slot as usize) else { return Outcome::Gone };
-        let (queued, cancelled) = (word(ticket.generation, QUEUED), word(ticket.generation, CANCELLED));
-        match slot.word.compare_exchange(queued, cancelled, ord!(Acquire, "claim-cancel"), Ordering::Relaxed) {
-            Ok(_) => {
+        match self.flip(ticket, CANCELLED) {
+            Ok(slot) => {
                 // SAFETY: we took the word from Queued: a value is there, and only we may take it.
                 let value = slot.value.with(|place| unsafe { (*place).assume_init_read() });
                 self.release(ticket.slot);
                 Outcome::Cancelled(value)
             }
-            Err(word) => match classify(word, ticket) {
-                State::Started => Outcome::AlreadyStarted,
-                _ => Outcome::Gone,
-            },
+            Err(State::Started) => Outcome::AlreadyStarted,
+            Err(_) => Outcome::Gone,
+        }
+    }
+
+    /// Only flips the claim word of an entry that has not started: what it held and its slot stay until [`ClaimTable::vacate`]. For who has no
+    /// time for them now.
+    #[inline]
+    pub fn withdraw(&self, ticket: Ticket) -> Outcome<()> {
+        match self.flip(ticket, WITHDRAWN) {
+            Ok(_) => Outcome::Cancelled(()),
+            Err(State::Started) => Outcome::AlreadyStarted,
+            Err(_) => Outcome::Gone,
+        }
+    }
+
+    /// Takes what a withdrawn entry held, and frees its slot. `Some` for exactly one caller.
+    #[inline]
+    pub fn vacate(&self, ticket: Ticket) -> Option<T> {
+        let slot = self.slots.get(ticket.slot as usize)?;
+        let (withdrawn, cancelled) = (word(ticket.generation, WITHDRAWN), word(ticket.generation, CANCELLED));
+        // Acquires the value from who inserted it: a withdrawal does not write it.
+        slot.word.compare_exchange(withdrawn, cancelled, ord!(Acquire, "claim-vacate"), Ordering::Relaxed).ok()?;
+        // SAFETY: we took the word from Withdrawn, which was Queued before: a value is there, and only we may take it.
+        let value = slot.value.with(|place| unsafe { (*place).assume_init_read() });
+        self.release(ticket.slot);
+        Some(value)
+    }
+
+    /// Takes the word of an entry from Queued to this state, or says in which it is.
+    #[inline]
+    fn flip(&self, ticket: Ticket, to: u64) -> Result<&Slot<T>, State> {
+        let slot = self.slots.get(ticket.slot as usize).ok_or(State::Gone)?;
+        let (queued, to) = (word(ticket.generation, QUEUED), word(ticket.generation, to));
+        match slot.word.compare_exchange(queued, to, ord!(Acquire, "claim-cancel"), Ordering::Relaxed) {
+            Ok(_) => Ok(slot),
+            Err(word) => Err(classify(word, ticket)),
         }
     }
 
@@ -214,8 +248,8 @@ fn classify(word: u64, ticket: Ticket) -> State {
 impl<T> Drop for ClaimTable<T> {
     fn drop(&mut self) {
         for slot in &self.slots {
-            if state(slot.word.load(Ordering::Relaxed)) == QUEUED {
-                // SAFETY: queued: a value is there, and nobody else can reach it.
+            if matches!(state(slot.word.load(Ordering::Relaxed)), QUEUED | WITHDRAWN) {
+                // SAFETY: queued or withdrawn: a value is there, and nobody else can reach it.
                 slot.value.with_mut(|place| unsafe { (*place).assume_init_drop() });
             }
         }
@@ -258,6 +292,22 @@ mod tests {
         assert_eq!(table.cancel(ticket), Outcome::Cancelled("work"));
         assert_eq!((table.start(ticket), table.cancel(ticket)), (None, Outcome::Gone));
         assert!(!table.finish(ticket));
+    }
+
+    #[test]
+    fn a_withdrawn_entry_never_starts_and_keeps_its_slot_until_that_is_vacated() {
+        let table = ClaimTable::new(1);
+        let ticket = table.insert("work").unwrap();
+        assert_eq!(table.vacate(ticket), None, "it is queued");
+        assert_eq!(table.withdraw(ticket), Outcome::Cancelled(()));
+        assert_eq!((table.start(ticket), table.cancel(ticket), table.withdraw(ticket)), (None, Outcome::Gone, Outcome::Gone));
+        assert_eq!((table.state(ticket), table.finish(ticket)), (State::Gone, false));
+        assert_eq!((table.insert("other"), table.len()), (Err("other"), 1));
+        assert_eq!((table.vacate(ticket), table.vacate(ticket)), (Some("work"), None));
+        let next = table.insert("other").unwrap();
+        assert_eq!(table.vacate(ticket), None, "the slot is another entry's");
+        assert_eq!(table.start(next), Some("other"));
+        assert_eq!(table.withdraw(next), Outcome::AlreadyStarted);
     }
 
     #[test]
@@ -309,6 +359,7 @@ mod tests {
         let tickets: Vec<_> = (0..4).map(|_| table.insert(witness.clone()).unwrap()).collect();
         drop(table.start(tickets[0]));
         drop(table.cancel(tickets[1]));
+        table.withdraw(tickets[2]);
         assert_eq!(Arc::strong_count(&witness), 3);
         drop(table);
         assert_eq!(Arc::strong_count(&witness), 1);
