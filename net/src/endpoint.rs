@@ -1,7 +1,7 @@
 //! An endpoint: a port, its sessions and their timers. Its owner calls `poll`, takes the events, sends, and calls `flush`.
 //!
 //! One idea a file: what happens on arrival is in `arrive`, how sessions are accepted in `accept`, what leaves next in `depart`, which incoming
-//! messages are granted more in `grants`, the sessions' places in `table`, and what is in use in `usage`.
+//! messages are granted more in `grants`, what is shown of packets before all that in `preview`, the sessions' places in `table`, and what is in use in `usage`.
 
 mod accept;
 mod arrive;
@@ -9,6 +9,7 @@ mod config;
 mod depart;
 mod event;
 mod grants;
+mod preview;
 mod table;
 mod usage;
 
@@ -193,6 +194,27 @@ impl Endpoint {
         Ok(())
     }
 
+    /// The same, and flushes: for a message that can't wait. What is to be kept of it is kept after it has left.
+    pub fn send_control_at_once(&mut self, session: SessionId, payload: &[u8], now: Time) -> Result<(), SendError> {
+        if payload.len() <= MAX_CONTROL
+            && !self.departures.is_waiting()
+            && let Some(entry) = self.sessions.get_mut(session)
+            && let Some(mut frame) = self.departures.control_frame_for_now(self.port.as_mut())
+        {
+            if let Some(sent) = entry.emit_control(payload, &mut frame, now) {
+                self.departures.push(frame, entry.peer, self.integrity);
+                self.departures.transmit(self.port.as_mut(), &mut self.shared.counters);
+                entry.control_sent(sent, now);
+                set_timer(&mut self.wheel, entry, now, &self.shared);
+                return Ok(());
+            }
+            self.departures.give_back_control(frame);
+        }
+        let sent = self.send_control(session, payload, now);
+        self.flush(now);
+        sent
+    }
+
     /// Stops sending a message, without effect if it was delivered. Its token gets no event.
     pub fn abandon(&mut self, session: SessionId, message: MessageId, now: Time) {
         if let Some(entry) = self.sessions.get_mut(session) {
@@ -216,11 +238,19 @@ impl Endpoint {
     /// One turn: a burst from the port, and the timers that are due. Returns how many packets came.
     #[inline]
     pub fn poll(&mut self, now: Time) -> usize {
+        self.poll_watching(now, &mut |_, _| {})
+    }
+
+    /// The same, and shows `watch` each new control message that came, with its session, before anything else is done about the burst: for
+    /// what can't wait for the event. That follows, unless the packet turns out to be malformed. A message is shown again if its packet came twice in
+    /// one burst; of messages that share a packet at most the first is shown.
+    #[inline]
+    pub fn poll_watching(&mut self, now: Time, watch: &mut dyn FnMut(SessionId, &[u8])) -> usize {
         if now.nanos_since(self.last_poll) > self.shared.quiet {
             self.shared.resumed = now;
         }
         self.last_poll = now;
-        let count = self.arrive(now);
+        let count = self.arrive(now, watch);
         if self.wheel.is_due(now) {
             self.expire(now);
         }

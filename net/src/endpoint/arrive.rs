@@ -11,12 +11,13 @@ use crate::wire::{Header, Kind, WireError};
 impl Endpoint {
     /// Takes a burst from the port. Returns how many packets came.
     #[inline]
-    pub(super) fn arrive(&mut self, now: Time) -> usize {
+    pub(super) fn arrive(&mut self, now: Time, watch: &mut dyn FnMut(SessionId, &[u8])) -> usize {
         match self.port.receive(&mut self.arrivals, self.shared.config.burst) {
             Ok(0) => return 0,
             Ok(_) => {}
             Err(error) => self.receive_failed(&error),
         }
+        self.preview(watch);
         self.take_burst(now)
     }
 

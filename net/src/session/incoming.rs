@@ -159,6 +159,13 @@ impl Incoming {
         self.fragment = fragment;
     }
 
+    /// Whether a fragment is of a control message that has not come before.
+    pub(crate) fn awaits_control(&self, header: &Fragment) -> bool {
+        let (number, latest) = (header.slot.get(), self.slots.get(usize::from(header.slot.get())).map_or(0, |slot| slot.sequence));
+        let ahead = header.sequence.get().wrapping_sub(latest) as i32;
+        number < CONTROL_SLOTS && header.class == Fragment::CONTROL && ahead > 0
+    }
+
     /// Takes one fragment.
     #[inline]
     pub(crate) fn receive(

@@ -104,6 +104,14 @@ impl Session {
         Ok(self.close_when_drained())
     }
 
+    /// The control message that a datagram of this session's begins with, if it is whole and was not received before. Nothing is recorded.
+    pub(crate) fn new_control<'a>(&self, header: &Header, datagram: &'a [u8]) -> Option<&'a [u8]> {
+        let (fragment, payload) = Fragment::parse(datagram).ok()?;
+        let whole = fragment.offset.get() == 0 && fragment.total.get() as usize == payload.len();
+        let new = self.is_established() && self.received.check(header.number.get()).1 && self.incoming.awaits_control(&fragment);
+        (whole && new).then_some(payload)
+    }
+
     #[inline]
     fn take_acknowledgement(&mut self, now: Time, header: &Header, shared: &mut Shared) -> Result<(), WireError> {
         let (outgoing, items, unscheduled) = (&mut self.outgoing, &mut self.items, self.limits.unscheduled);

@@ -5,7 +5,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 
 use super::congestion::Congestion;
 use super::outgoing::Message;
-use super::recovery::Items;
+use super::recovery::{Items, Part};
 use super::{Farewell, ITEMS_A_PACKET, Session, Shared, State};
 use crate::clock::Time;
 use crate::endpoint::{MessageId, SendError};
@@ -73,15 +73,27 @@ impl Session {
     /// Accepts a control message and builds its packet at once, where nothing stands before it; else `false`, and nothing was done.
     #[inline]
     pub(crate) fn send_control_now(&mut self, payload: &[u8], frame: &mut Frame, now: Time) -> bool {
+        let sent = self.emit_control(payload, frame, now);
+        sent.map(|sent| self.control_sent(sent, now)).is_some()
+    }
+
+    /// The first half of that. The packet's number and what it carries are for [`Session::control_sent`], when it has left.
+    #[inline]
+    pub(crate) fn emit_control(&mut self, payload: &[u8], frame: &mut Frame, now: Time) -> Option<(u64, Part)> {
         if self.state != State::Established || !self.items.is_empty() {
-            return false;
+            return None;
         }
         let buffer = frame.buffer_mut();
-        let Some((len, part)) = self.outgoing.push_control_and_emit(payload, buffer) else { return false };
+        let (len, part) = self.outgoing.push_control_and_emit(payload, buffer)?;
         let number = self.emit_header(now, Kind::Data, buffer);
-        self.recovery.sent(number, now, 0, part);
         frame.set_range(0, len);
-        true
+        Some((number, part))
+    }
+
+    /// The second half.
+    #[inline]
+    pub(crate) fn control_sent(&mut self, (number, part): (u64, Part), now: Time) {
+        self.recovery.sent(number, now, 0, part);
     }
 
     /// Accepts a control message for sending.

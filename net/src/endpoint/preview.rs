@@ -1,0 +1,142 @@
+//! A look ahead at what arrived: control messages are shown to whoever waits for one before anything else is done about their burst.
+//! Acknowledgements, timers and events take longer than what such a message is about may have time for.
+
+use super::Endpoint;
+use super::event::SessionId;
+use crate::port::Datagram;
+use crate::wire::{DATA_OVERHEAD, Fragment, Header, Kind};
+
+impl Endpoint {
+    /// Shows `watch` the new control messages of the burst.
+    #[inline]
+    pub(super) fn preview(&self, watch: &mut dyn FnMut(SessionId, &[u8])) {
+        for datagram in &self.arrivals {
+            if may_be_control(&datagram.frame) {
+                self.preview_one(datagram, watch);
+            }
+        }
+    }
+
+    /// A datagram that is not what it should be is passed over here: it is refused where it is taken.
+    fn preview_one(&self, datagram: &Datagram, watch: &mut dyn FnMut(SessionId, &[u8])) {
+        let Ok((header, Kind::Data)) = Header::parse(&datagram.frame) else { return };
+        let id = SessionId::from_u64(header.session.get());
+        let Some(session) = self.sessions.get(id).filter(|session| session.peer == datagram.peer) else { return };
+        if let Some(payload) = session.new_control(header, &datagram.frame)
+            && (self.integrity || Header::verify(&datagram.frame).is_ok())
+        {
+            watch(id, payload);
+        }
+    }
+}
+
+/// Whether a datagram begins like one with a control message: two bytes tell.
+#[inline]
+fn may_be_control(datagram: &[u8]) -> bool {
+    const CLASS: usize = Header::LEN + std::mem::offset_of!(Fragment, class);
+    const KIND: usize = std::mem::offset_of!(Header, kind);
+    datagram.len() > DATA_OVERHEAD && datagram[CLASS] == Fragment::CONTROL && datagram[KIND] == Kind::Data as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::class::Class;
+    use crate::clock::{Clock, Time};
+    use crate::endpoint::{EndpointConfig, Event};
+    use crate::port;
+
+    struct Pair {
+        clock: Clock,
+        here: Endpoint,
+        there: Endpoint,
+        session: SessionId,
+    }
+
+    impl Pair {
+        /// Two endpoints with a session from `here` to `there`; `options` are those of the first one's port.
+        fn open(name: &str, options: &str) -> Pair {
+            let clock = Clock::virtual_at(Time::from_nanos(1_000_000));
+            let endpoint = |url: String| {
+                let config = EndpointConfig { seed: Some(1), ..EndpointConfig::default() };
+                Endpoint::new(port::open(&url.parse().unwrap(), &clock).unwrap(), config, clock.now())
+            };
+            let mut here = endpoint(format!("mem://preview-{name}-here{options}"));
+            let there = endpoint(format!("mem://preview-{name}-there"));
+            let session = here.connect(there.local_address(), clock.now()).unwrap();
+            let mut pair = Pair { clock, here, there, session };
+            while !pair.here.is_established(session) {
+                pair.turn();
+                pair.there.poll(pair.clock.now());
+            }
+            pair.turn();
+            pair
+        }
+
+        fn turn(&mut self) {
+            self.clock.advance_to(self.clock.now().plus_nanos(1_000_000));
+            let now = self.clock.now();
+            self.here.poll(now);
+            self.here.flush(now);
+            self.there.flush(now);
+        }
+
+        /// What is shown there, and what comes as an event.
+        fn seen(&mut self) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+            let (mut shown, mut came) = (Vec::new(), Vec::new());
+            self.there.poll_watching(self.clock.now(), &mut |_, message| shown.push(message.to_vec()));
+            while let Some(event) = self.there.next_event() {
+                if let Event::Control { payload, .. } | Event::Message { payload, .. } = event {
+                    came.push(payload.to_vec());
+                }
+            }
+            (shown, came)
+        }
+    }
+
+    #[test]
+    fn a_control_message_is_shown_when_it_comes_and_data_is_not() {
+        let mut pair = Pair::open("once", "");
+        let (session, now) = (pair.session, pair.clock.now());
+        pair.here.send(session, Class::Normal, &[], b"data".as_slice().into(), 0, now).unwrap();
+        pair.here.flush(now);
+        pair.here.send_control_at_once(session, b"word", now).unwrap();
+        assert_eq!(pair.seen(), (vec![b"word".to_vec()], vec![b"data".to_vec(), b"word".to_vec()]));
+        pair.turn();
+        assert_eq!(pair.seen(), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_message_that_came_before_is_not_shown_again() {
+        let mut pair = Pair::open("again", "?dup=1&reorder=1&seed=7");
+        let mut shown = Vec::new();
+        let now = pair.clock.now();
+        pair.here.send_control_at_once(pair.session, b"word", now).unwrap();
+        for _ in 0..20 {
+            let (again, came) = pair.seen();
+            assert!(again.is_empty() || shown.is_empty(), "shown in two bursts");
+            assert!(again.is_empty() || came.len() == 1, "shown, and did not come");
+            shown.extend(again);
+            pair.turn();
+        }
+        assert!(!shown.is_empty() && shown.iter().all(|message| message == b"word"));
+    }
+
+    #[test]
+    fn a_message_at_once_waits_for_the_handshake_and_is_refused_where_any_is() {
+        let mut pair = Pair::open("refused", "");
+        let now = pair.clock.now();
+        let second = pair.here.connect(pair.there.local_address(), now).unwrap();
+        pair.here.send_control_at_once(second, b"early", now).unwrap();
+        let mut came = Vec::new();
+        for _ in 0..10 {
+            came.extend(pair.seen().1);
+            pair.turn();
+        }
+        assert_eq!(came, [b"early"]);
+        let (long, most) = (vec![0; crate::endpoint::MAX_CONTROL + 1], vec![0; crate::endpoint::MAX_CONTROL]);
+        assert!(pair.here.send_control_at_once(second, &long, now).is_err());
+        assert!(pair.here.send_control_at_once(second, &most, now).is_ok());
+        assert!(pair.here.send_control_at_once(SessionId::from_u64(u64::MAX), b"x", now).is_err());
+    }
+}
