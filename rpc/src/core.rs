@@ -171,6 +171,7 @@ impl Core {
             || self.server.own.has_runnable()
             || !self.deferred.is_empty()
             || !self.hook_notes.is_empty()
+            || !self.server.withdrawn.is_empty()
             || self.server.credits_due(self.now)
     }
 

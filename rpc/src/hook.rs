@@ -1,5 +1,8 @@
 //! How a layer above takes part in scheduling without this crate knowing what it is for: a hook sees requests that carry its
 //! extension, learns when they start and end, and sends and receives small control messages that overtake all data.
+//!
+//! What is urgent it says beforehand: with a request that waits it leaves [`Word`]s, to be sent the moment the request starts, or to take it out of
+//! the queue the moment they come.
 
 use std::time::Duration;
 
@@ -12,6 +15,7 @@ use tautline_net::sync::claim::Ticket;
 use crate::header::MAX_HOOK_MESSAGE;
 use crate::local::Shared;
 use crate::request::Origin;
+use crate::server::orders::{MAX_ORDERS, MAX_WORD, WORD_KEY};
 use crate::status::Status;
 
 /// A request in the run queue, or running. An entry is never reused: of one that has ended, every question's answer is "gone".
@@ -52,6 +56,25 @@ pub enum QueuedCancel {
     Started,
     /// It has ended.
     Gone,
+}
+
+/// A control message that is known before it is sent, but for the time of a request's start: see [`HookContext::tell_when_started`].
+#[derive(Clone, Copy, Debug)]
+pub struct Word<'a> {
+    /// Its bytes, at most [`Word::MAX`].
+    pub bytes: &'a [u8],
+    /// Where the time goes: eight bytes, nanoseconds of the sending node's clock, little-endian. They are not before [`Word::KEY`] and end
+    /// within `bytes`.
+    pub time_at: usize,
+}
+
+impl Word<'_> {
+    /// Longest word in bytes.
+    pub const MAX: usize = MAX_WORD;
+    /// So many leading bytes must tell words from each other.
+    pub const KEY: usize = WORD_KEY;
+    /// Words that can be left with one request.
+    pub const COUNT: usize = MAX_ORDERS;
 }
 
 /// A part of a layer above. All methods run on the node's thread, between other work: they must be short and may not block.
@@ -124,6 +147,32 @@ impl HookContext<'_> {
     /// one already.
     pub fn demote(&mut self, entry: Entry, class: Class) -> bool {
         self.shared.with(|core| core.demote(entry.0, class))
+    }
+
+    /// Leaves a word to be sent to the same hook of the node at `to` when this entry starts, ahead of all else that its start causes:
+    /// before [`Hook::started`] and the handler. `false`: the word is not as it must be, the entry has [`Word::COUNT`] already, or is gone.
+    pub fn tell_when_started(&mut self, entry: Entry, to: Address, word: &Word<'_>) -> bool {
+        let tag = self.tag;
+        self.shared.with(|core| core.order(entry.0, tag, to, false, word))
+    }
+
+    /// Takes back what [`HookContext::tell_when_started`] left with an entry and was not sent.
+    pub fn tell_nobody(&mut self, entry: Entry) {
+        self.shared.with(|core| core.tell_nobody(entry.0));
+    }
+
+    /// How many of the words left with an entry that has started could not be sent.
+    pub fn untold(&self, entry: Entry) -> usize {
+        self.shared.core.borrow().untold(entry.0)
+    }
+
+    /// Leaves a word that takes this entry out of the queue when it comes from the node at `from`, whatever time it has, before anything else is
+    /// done about it. The hook gets the word as a control message like any other, and [`HookContext::cancel_queued`] tells it then what was
+    /// done; if it does not ask, the entry is ended as by [`HookContext::cancel`]. `false` as above: then the hook sees to it
+    /// by itself when it gets the message.
+    pub fn drop_when_told(&mut self, entry: Entry, from: Address, word: &Word<'_>) -> bool {
+        let tag = self.tag;
+        self.shared.with(|core| core.order(entry.0, tag, from, true, word))
     }
 
     /// The class in which an entry is queued or runs.

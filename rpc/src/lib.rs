@@ -130,7 +130,7 @@ pub use credit::CreditConfig;
 pub use error::{BuildError, CallError, ErrorKind, Fate, Limit, ServeError, SpawnError};
 pub use executor::Task;
 pub use handle::{Handle, RemoteCall};
-pub use hook::{Admit, CancelOutcome, ControlError, Entry, Hook, HookContext, QueuedCancel};
+pub use hook::{Admit, CancelOutcome, ControlError, Entry, Hook, HookContext, QueuedCancel, Word};
 pub use local::Local;
 pub use method::Method;
 pub use metrics::Metrics;

@@ -1,11 +1,12 @@
 //! The serving side: from a request's arrival to its reply.
 //!
 //! [`dispatch`] reads a request and decides, [`runqueue`] is what poller and workers share, [`workers`] run handlers elsewhere,
-//! [`own`] is what the poller runs itself, [`entries`]
+//! [`own`] is what the poller runs itself, [`orders`] what hooks have said beforehand of those that wait, [`entries`]
 //! is the poller's own record of what waits and runs, and [`reply`] ends it.
 
 pub(crate) mod dispatch;
 pub(crate) mod entries;
+pub(crate) mod orders;
 pub(crate) mod own;
 pub(crate) mod reply;
 pub(crate) mod runqueue;
@@ -21,6 +22,7 @@ use tautline_net::endpoint::SessionId;
 use tautline_net::timer::Wheel;
 
 use self::entries::EntryState;
+use self::orders::{Orders, Withdrawn};
 use self::own::Own;
 use self::runqueue::RunQueue;
 use crate::credit::{CreditConfig, Pool};
@@ -103,6 +105,9 @@ pub(crate) struct Server {
     pub(crate) direct: u64,
     /// The tags of the installed hooks.
     pub(crate) hooks: Vec<u8>,
+    pub(crate) orders: Orders,
+    /// What words have taken out of the queue since the events before were taken.
+    pub(crate) withdrawn: Vec<Withdrawn>,
 }
 
 impl Server {
@@ -126,6 +131,8 @@ impl Server {
             wheel,
             direct: 0,
             hooks: Vec::new(),
+            orders: Orders::new(),
+            withdrawn: Vec::new(),
             queue,
         }
     }
@@ -178,6 +185,13 @@ impl std::fmt::Debug for Server {
 /// nobody can tell which numbers collide.
 pub(crate) struct Mix(u64);
 
+/// Folded multiplication: both halves of the product, so that every input bit reaches every output bit.
+#[inline]
+fn folded(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product as u64) ^ ((product >> 64) as u64)
+}
+
 fn multiplier() -> u64 {
     use std::sync::OnceLock;
     static MULTIPLIER: OnceLock<u64> = OnceLock::new();
@@ -202,9 +216,7 @@ impl Hasher for Mix {
     }
 
     fn write_u64(&mut self, value: u64) {
-        // Folded multiplication: both halves of the product, so that every input bit reaches every output bit.
-        let product = u128::from(self.0 ^ value) * u128::from(multiplier() ^ 0x9e37_79b9_7f4a_7c15);
-        self.0 = (product as u64) ^ ((product >> 64) as u64);
+        self.0 = folded(self.0 ^ value, multiplier() ^ 0x9e37_79b9_7f4a_7c15);
     }
 
     fn finish(&self) -> u64 {

@@ -14,6 +14,8 @@ pub struct Usage {
     pub entries: usize,
     /// Slots of the claim table in use.
     pub claims: usize,
+    /// Words that hooks have left with requests.
+    pub words: usize,
     /// Tasks of the executor.
     pub tasks: usize,
     /// Futures that sleep.
@@ -46,6 +48,7 @@ impl Core {
             credits: peers.flat_map(|peer| &peer.lanes).map(|lane| lane.account.held() as usize).sum(),
             entries: self.server.len(),
             claims: self.server.queue.claims.len(),
+            words: self.server.orders.len(),
             tasks,
             sleeps: self.sleeps.len(),
             timers: self.client.table.wheel.len() + self.server.wheel.len(),

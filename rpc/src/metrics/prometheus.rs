@@ -83,6 +83,7 @@ fn in_use(out: &mut String, now: &Below) {
         ("node_calls", "Calls made and not ended, or ended and not fetched.", usage.calls),
         ("node_credits", "Credits held by calls.", usage.credits),
         ("node_entries", "Requests that wait or run here.", usage.entries),
+        ("node_words", "Words that hooks have left with requests.", usage.words),
         ("node_claims", "Slots of the claim table in use.", usage.claims),
         ("node_tasks", "Tasks of the executor.", usage.tasks),
         ("node_sleeps", "Futures that sleep.", usage.sleeps),

@@ -124,8 +124,13 @@ impl Core {
     pub(super) fn start_own(&mut self, ticket: Ticket, job: Job, room: bool) -> Option<Started> {
         // The last handler may have taken long: the turn's time is too old to judge a deadline by, or to tell a hook.
         let at = if job.request.deadline == Time::NEVER && !job.announce { self.now } else { self.read_clock() };
-        let class = job.request.class;
-        self.server.pools[class.index()].observe(at.nanos_since(job.arrived), 1);
+        let (class, arrived) = (job.request.class, job.arrived);
+        let started = self.start_checked(ticket, job, room, at);
+        self.server.pools[class.index()].observe(at.nanos_since(arrived), 1);
+        started
+    }
+
+    fn start_checked(&mut self, ticket: Ticket, job: Job, room: bool, at: Time) -> Option<Started> {
         if job.request.deadline <= at {
             drop(job);
             self.expire_started(ticket);

@@ -43,7 +43,7 @@ impl Node {
             core.metrics.node.turns += 1;
             // What was submitted since the last turn leaves before the port is asked, which may take a system call.
             core.endpoint.flush(now);
-            let packets = core.endpoint.poll(now);
+            let packets = core.poll(now);
             let has_work = core.has_work();
             core.fresh = has_work;
             (packets, has_work)
@@ -106,6 +106,9 @@ impl Node {
                     self.with_hook(tag, |hook, cx| hook.control(origin, &payload, cx));
                 }
             }
+            self.settle();
+        }
+        if self.core().end_withdrawn() {
             self.settle();
         }
         if flush {

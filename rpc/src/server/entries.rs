@@ -36,6 +36,8 @@ pub(crate) struct EntryState {
     pub(crate) cancelled: bool,
     /// The tag of the hook that watches it; zero if none does.
     pub(crate) hook: u8,
+    /// Its first standing order; zero if it has none.
+    pub(crate) orders: u32,
     pub(crate) token: Option<CancelToken>,
     /// The running future, if cancelling drops it.
     pub(crate) task: Option<Abort>,
@@ -62,6 +64,7 @@ impl Default for EntryState {
             mute: false,
             cancelled: false,
             hook: 0,
+            orders: 0,
             token: None,
             task: None,
             listed: false,
@@ -157,6 +160,7 @@ impl Server {
             mute: false,
             cancelled: false,
             hook,
+            orders: 0,
             token: Some(token),
             task: None,
             listed: true,
@@ -244,6 +248,7 @@ impl Core {
         if entry.deadline != Time::NEVER {
             self.server.wheel.cancel(ticket.slot);
         }
+        self.server.orders.forget(std::mem::take(&mut entry.orders));
         if entry.hook != 0 {
             self.hook_notes.push_back(HookNote::Finished { tag: entry.hook, ticket, at: self.now });
         }
@@ -259,7 +264,7 @@ impl Core {
         let Some(entry) = self.server.entry_mut(ticket) else { return (CancelOutcome::Gone, None) };
         entry.mute |= mute;
         let (own, service, class) = (entry.own, entry.service, entry.class);
-        match self.server.queue.claims.cancel(ticket) {
+        match self.server.take_out(ticket).0 {
             Outcome::Cancelled(job) => {
                 // Its payload's frame goes back to the pool now.
                 drop(job);
@@ -331,9 +336,10 @@ impl Core {
     pub(crate) fn hook_cancel_queued(&mut self, entry: Entry) -> QueuedCancel {
         let ticket = entry.0;
         let Some(own) = self.server.entry(ticket).map(|entry| entry.own) else { return QueuedCancel::Gone };
-        match self.server.queue.claims.cancel(ticket) {
+        let (outcome, since) = self.server.take_out(ticket);
+        match outcome {
             Outcome::Cancelled(job) => {
-                let at = self.read_clock();
+                let at = since.unwrap_or_else(|| self.read_clock());
                 drop(job);
                 self.server.left_line(own);
                 if let Some(asked) = self.remove_entry(ticket) {
@@ -380,6 +386,7 @@ impl Core {
 
     /// An entry was started: whoever asked to know is told.
     pub(crate) fn on_entry_started(&mut self, ticket: Ticket, at: Time) {
+        self.tell(ticket, at);
         let Some(entry) = self.server.entry(ticket) else { return };
         let (hook, waited) = (entry.hook, at.since(entry.arrived));
         let notify = (entry.notify_start && !entry.mute).then_some(Notify { session: entry.session, call: entry.call, waited });

@@ -10,8 +10,8 @@ use tautline_rpc::*;
 
 use crate::world::*;
 
-const MS: Duration = Duration::from_millis(1);
-const TAG: u8 = 9;
+pub const MS: Duration = Duration::from_millis(1);
+pub const TAG: u8 = 9;
 
 /// A hook that logs what it sees, obeys commands in extensions, and cancels or demotes by name when another node says so.
 #[derive(Default)]
@@ -93,7 +93,7 @@ fn hooked() -> (World, usize, usize, Log, Arc<Mutex<Vec<String>>>) {
     (world, server, client, log, ran)
 }
 
-fn with(extension: &str) -> CallOptions {
+pub fn with(extension: &str) -> CallOptions {
     CallOptions::new().extension(Extension::new(TAG, extension.as_bytes().to_vec()).unwrap())
 }
 

@@ -8,4 +8,5 @@ mod failures;
 mod hooks;
 mod overload;
 mod seeds;
+mod words;
 mod world;

@@ -23,6 +23,7 @@ pub(super) struct Gauges {
     pub(super) credits: usize,
     pub(super) entries: usize,
     pub(super) claims: usize,
+    pub(super) words: usize,
     pub(super) tasks: usize,
     pub(super) sleeps: usize,
     pub(super) timers: usize,
@@ -60,7 +61,7 @@ pub(super) struct Held {
 impl Gauges {
     /// The node's part, on its thread.
     pub(super) fn of(local: &Local, ties: Option<&TieServer>, sets: &[Replicas]) -> Gauges {
-        let Usage { calls, credits, entries, claims, tasks, sleeps, timers, sessions } = local.usage();
+        let Usage { calls, credits, entries, claims, words, tasks, sleeps, timers, sessions } = local.usage();
         let EndpointUsage { sending, receiving, send_bytes, reassembly_bytes, kept_bytes, frames, .. } = local.endpoint_usage();
         let ties = ties.map(TieServer::metrics);
         let at = |set: &Replicas| (0..set.len()).map(|replica| set.outstanding_at(replica) as usize).sum::<usize>();
@@ -72,6 +73,7 @@ impl Gauges {
             credits,
             entries,
             claims,
+            words,
             tasks,
             sleeps,
             timers,
@@ -112,6 +114,7 @@ impl Gauges {
             ("credits are held", self.credits),
             ("requests are in the run queue or running", self.entries),
             ("slots of the claim table are in use", self.claims),
+            ("words are left with requests", self.words),
             ("tasks have not ended", self.tasks),
             ("futures sleep", self.sleeps),
             ("deadlines are armed", self.timers),
