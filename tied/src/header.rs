@@ -196,6 +196,9 @@ impl TieHeader {
 }
 
 impl Control {
+    /// Where `sent_at` is in the message's bytes: eight of them, little-endian. Those before it name the tie, the ranks and what is said.
+    pub const SENT_AT: usize = std::mem::offset_of!(ControlHead, sent_at);
+
     /// Reads a control message.
     pub fn parse(bytes: &[u8]) -> Result<Control, TieError> {
         let (head, mut rest) = ControlHead::ref_from_prefix(bytes).map_err(|_| TieError::Length)?;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use tautline_net::class::Class;
 use tautline_net::clock::Time;
 use tautline_net::port::Address;
-use tautline_rpc::{Admit, Code, Entry, Hook, HookContext, Node, Origin, QueuedCancel, ServeError, Status};
+use tautline_rpc::{Admit, Code, Entry, Hook, HookContext, Node, Origin, QueuedCancel, ServeError, Status, Word};
 
 use crate::header::{Control, Outcome, TAG, TieHeader, canonical};
 use crate::metrics::{Latency, TieMetrics};
@@ -78,7 +78,7 @@ impl TieServer {
         Ok(())
     }
 
-    /// Forgets a replica.
+    /// Forgets a replica. Copies that wait here already still tell it of their start, and are dropped by its word.
     pub fn disallow(&self, replica: &Address) {
         self.state.borrow_mut().table.disallow(replica);
     }
@@ -169,6 +169,16 @@ fn send((to, control): &Message, unsent: &mut u64, cx: &mut HookContext<'_>) {
     }
 }
 
+/// Leaves with a copy that waits what is to be said when it starts, and by which word the other server drops it: between a start and the
+/// drop of the other copy then stands nothing but the message. Whether the first is seen to.
+fn leave(entry: Entry, other: Address, said: &Control, heard: Option<&Control>, cx: &mut HookContext<'_>) -> bool {
+    if let Some(heard) = heard {
+        // Without it the copy is dropped just so, a little later.
+        cx.drop_when_told(entry, other, &Word { bytes: &heard.emit(), time_at: Control::SENT_AT });
+    }
+    cx.tell_when_started(entry, other, &Word { bytes: &said.emit(), time_at: Control::SENT_AT })
+}
+
 impl Hook for TieHook {
     fn admit(&mut self, entry: Entry, extension: &[u8], from: Origin, cx: &mut HookContext<'_>) -> Admit {
         let table = &mut self.server.state.borrow_mut().table;
@@ -181,7 +191,10 @@ impl Hook for TieHook {
             }
         };
         match table.admit(entry, header, from.address, cx.now()) {
-            Admission::Run => Admit::Run,
+            Admission::Run => {
+                table.prepare(entry, |other, said, heard| leave(entry, other, said, heard, cx));
+                Admit::Run
+            }
             Admission::Demote => Admit::Demote,
             Admission::Drop => Admit::Cancel(Status::new(Code::Cancelled, "another copy of this call has started")),
         }
@@ -189,6 +202,7 @@ impl Hook for TieHook {
 
     fn started(&mut self, entry: Entry, at: Time, cx: &mut HookContext<'_>) {
         let state = &mut *self.server.state.borrow_mut();
+        state.unsent += cx.untold(entry) as u64;
         let unsent = &mut state.unsent;
         state.table.started(entry, at, |to, cancel| send(&(to, cancel), unsent, cx));
     }
@@ -223,7 +237,11 @@ impl Queue<Entry> for NodeQueue<'_, '_> {
 
     fn demote(&mut self, entry: Entry) -> bool {
         // What was asked for in the background class is there already.
-        self.cx.demote(entry, Class::Background) || self.cx.class(entry) == Some(Class::Background)
+        let demoted = self.cx.demote(entry, Class::Background) || self.cx.class(entry) == Some(Class::Background);
+        if demoted {
+            self.cx.tell_nobody(entry);
+        }
+        demoted
     }
 
     fn stop(&mut self, entry: Entry) {

@@ -6,7 +6,8 @@
 //! that the copy itself names as the one it speaks for; a server sends cancels to such replicas only, so no request can aim it at a
 //! stranger.
 //!
-//! Between a copy's start and the drop of the other one each server looks a copy up once by what names it there: by its entry where it
+//! Where the run queue can do by itself what was said beforehand, [`Table::prepare`] says it: the table learns of starts and drops when they have been
+//! told and done. Else each server looks a copy up once, between its start and the drop of the other one, by what names it there: by its entry where it
 //! started, by its tie and client where it waits. Peers choose those names, so the hash is seeded anew for each map: nobody outside can
 //! tell which ones collide. (foldhash, because SipHash over an id and an address takes longer than all the rest of a cancel.)
 
@@ -53,7 +54,7 @@ impl Default for TableConfig {
 pub trait Queue<E> {
     /// Takes a copy out if it has not started.
     fn drop_queued(&mut self, entry: E) -> Removal;
-    /// Puts a copy behind everything else if it has not started; `false` if it has, or is gone.
+    /// Puts a copy behind everything else, and has nobody told when it starts, if it has not started; `false` if it has, or is gone.
     fn demote(&mut self, entry: E) -> bool;
     /// Fires the cancellation token of a copy that has started.
     fn stop(&mut self, entry: E);
@@ -159,6 +160,8 @@ struct Copy {
     client: Address,
     key: Key,
     state: State,
+    /// Bit n: somebody else sees to it that the server of rank n is told of the start.
+    told: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,9 +234,25 @@ impl<E: std::marker::Copy + Eq + Hash> Table<E> {
             self.counters.untied_full += 1;
         } else {
             self.entries.insert(key, entry);
-            self.copies.insert(entry, Copy { header, client, key, state });
+            self.copies.insert(entry, Copy { header, client, key, state, told: 0 });
         }
         admission
+    }
+
+    /// What will be said if a copy that waits starts, and what if one of the others does: for each other server that is allowed, its address,
+    /// the cancel to it, and the cancel from it that would drop this copy, both with a time of 0. `true` from `leave` says that the first one is
+    /// sent when this copy starts: then [`Table::started`] does not give it again.
+    pub fn prepare(&mut self, entry: E, mut leave: impl FnMut(Address, &Control, Option<&Control>) -> bool) {
+        let Some(copy) = self.copies.get_mut(&entry).filter(|copy| copy.state == State::Queued) else { return };
+        let (id, mode, own, client, sent_at) = (copy.header.id, copy.header.mode, copy.header.rank, copy.client, 0);
+        for (rank, address) in (0..).zip(&copy.header.copies) {
+            let Some(address) = allowed(&self.places, address).filter(|_| rank != own) else { continue };
+            let said = Control::Cancel { id, mode, from: own, to: rank, client, sent_at };
+            let heard = Control::Cancel { id, mode, from: rank, to: own, client, sent_at };
+            if leave(address, &said, (mode == Mode::Cancel).then_some(&heard)) {
+                copy.told |= 1 << rank;
+            }
+        }
     }
 
     /// A copy has started at `at`: tells, by `tell`, the servers of the others. A demoted copy tells nobody: it runs because there was
@@ -254,6 +273,10 @@ impl<E: std::marker::Copy + Eq + Hash> Table<E> {
         for (rank, address) in header.copies.iter().enumerate() {
             let to = rank as u8;
             if to == header.rank {
+                continue;
+            }
+            if copy.told & 1 << to != 0 {
+                self.counters.cancels_sent += 1;
                 continue;
             }
             // The allowed entry and not the copy's: it may have a scope, which does not travel.
@@ -372,7 +395,7 @@ fn cancel_copy<E: std::marker::Copy>(
     if copy.state == State::Queued || copy.state == State::Demoted {
         match mode {
             Mode::Demote if queue.demote(entry) => {
-                copy.state = State::Demoted;
+                (copy.state, copy.told) = (State::Demoted, 0);
                 return (Outcome::Demoted, false);
             }
             Mode::Demote => {}

@@ -102,6 +102,50 @@ fn the_copy_that_starts_has_the_queued_one_dropped_and_hears_how_long_it_took() 
     assert!(pair.a.is_empty() && pair.a.entries.is_empty());
 }
 
+/// What a table prepares for a copy: to whom, what is said, and what may be heard. All of it is seen to.
+fn prepared(table: &mut Table<u32>, entry: u32) -> Vec<(Address, Control, Option<Control>)> {
+    let mut prepared = Vec::new();
+    table.prepare(entry, |to, said, heard| {
+        prepared.push((to, *said, heard.copied()));
+        true
+    });
+    prepared
+}
+
+fn untimed(mut control: Control) -> Control {
+    if let Control::Cancel { sent_at, .. } = &mut control {
+        *sent_at = 0;
+    }
+    control
+}
+
+#[test]
+fn what_is_prepared_is_what_is_said_and_is_not_said_again() {
+    for mode in [Mode::Cancel, Mode::Demote] {
+        let mut pair = Pair::queued(mode);
+        let (here, there) = (prepared(&mut pair.a, 1), prepared(&mut pair.b, 1));
+        assert_eq!(started(&mut pair.a, 1, at(10)), []);
+        assert_eq!(pair.a.counters().cancels_sent, 1);
+        // The same pair without preparation.
+        let mut other = Pair::queued(mode);
+        let (by_a, by_b) = (other.start_a(at(10)), other.start_b(at(10)));
+        let heard = |control| (mode == Mode::Cancel).then_some(untimed(control));
+        assert_eq!(here, [(by_a.0, untimed(by_a.1), heard(by_b.1))]);
+        assert_eq!(there, [(by_b.0, untimed(by_b.1), heard(by_a.1))]);
+    }
+}
+
+#[test]
+fn nothing_is_prepared_for_strangers_or_for_a_copy_that_does_not_wait() {
+    let mut pair = Pair::queued(Mode::Cancel);
+    pair.a.disallow(&name("b"));
+    assert_eq!(prepared(&mut pair.a, 1), []);
+    pair.a.allow(name("b"));
+    assert_eq!(started(&mut pair.a, 1, at(10)).len(), 1, "what was not prepared is said at the start");
+    assert_eq!(prepared(&mut pair.a, 1), []);
+    assert_eq!(prepared(&mut pair.a, 2), []);
+}
+
 #[test]
 fn in_demote_mode_the_queued_copy_waits_in_the_background_and_its_late_start_cancels_nobody() {
     let mut pair = Pair::queued(Mode::Demote);
