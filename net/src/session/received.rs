@@ -1,9 +1,12 @@
 //! Which packet numbers were received, what to acknowledge, and when.
 
-use crate::clock::Time;
-use crate::wire::expand_number;
+use zerocopy::little_endian::U16;
 
-/// Acknowledge at once after this many packets: half of what the header's bitmap tells of, so that one lost acknowledgement costs nothing.
+use crate::clock::Time;
+use crate::wire::{Header, expand_number};
+
+/// Acknowledge at once after this many packets. With as many as one burst brings besides that is less than what an acknowledgement tells of: as
+/// far as nothing is missing, 128 packets below the largest.
 const ACK_EVERY: u32 = 32;
 /// Numbers that far below the largest are too old to tell new from duplicate.
 const HISTORY: u64 = 128;
@@ -11,7 +14,7 @@ const HISTORY: u64 = 128;
 #[derive(Debug)]
 pub(crate) struct Received {
     largest: u64,
-    /// Bit n: `largest - 1 - n` was received.
+    /// Bit n: `largest - 1 - n` was received, or there is no such number.
     below: u128,
     /// When `largest` came.
     at: Time,
@@ -23,7 +26,7 @@ pub(crate) struct Received {
 
 impl Received {
     pub(crate) fn new() -> Received {
-        Received { largest: 0, below: 0, at: Time::ZERO, owed: 0, due: Time::NEVER }
+        Received { largest: 0, below: u128::MAX, at: Time::ZERO, owed: 0, due: Time::NEVER }
     }
 
     /// The full number of a packet, and whether it is new. Nothing is recorded yet.
@@ -43,7 +46,7 @@ impl Received {
     #[inline]
     pub(crate) fn record(&mut self, number: u64, now: Time, eliciting: bool, delay: u64) {
         let in_order = number == self.largest + 1;
-        if in_order && self.largest != 0 {
+        if in_order {
             self.below = self.below << 1 | 1;
             self.largest = number;
             self.at = now;
@@ -56,10 +59,6 @@ impl Received {
             } else {
                 self.below << by | 1 << (by - 1)
             };
-            if self.largest == 0 {
-                // There is no number 0.
-                self.below = 0;
-            }
             self.largest = number;
             self.at = now;
         } else {
@@ -88,13 +87,14 @@ impl Received {
         self.owed > 0
     }
 
-    /// What the header says: largest, bitmap, and the delay in units of 256 ns. Clears what is owed.
+    /// What the header says: largest, bitmap, and for how long this was held back with whether the 64 below the bitmap are there. Clears
+    /// what is owed.
     #[inline]
-    pub(crate) fn acknowledge(&mut self, now: Time) -> (u32, u64, u16) {
-        let delay = (now.nanos_since(self.at) / 256).min(u64::from(u16::MAX));
+    pub(crate) fn acknowledge(&mut self, now: Time) -> (u32, u64, U16) {
+        let run = (self.below >> 64) as u64 == u64::MAX;
         self.owed = 0;
         self.due = Time::NEVER;
-        (self.largest as u32, self.below as u64, delay as u16)
+        (self.largest as u32, self.below as u64, Header::held_back(now.nanos_since(self.at), run))
     }
 }
 
@@ -105,6 +105,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::wire::Kind;
 
     #[test]
     fn a_run_in_order_is_acknowledged_after_the_delay_and_a_gap_at_once() {
@@ -116,7 +117,7 @@ mod tests {
         received.record(4, Time::from_nanos(60), true, 100);
         assert_eq!(received.due(), Time::ZERO);
         let (largest, bits, _) = received.acknowledge(Time::from_nanos(60));
-        assert_eq!((largest, bits), (4, 0b110));
+        assert_eq!((largest, bits & 0b111), (4, 0b110));
         assert_eq!(received.due(), Time::NEVER);
     }
 
@@ -135,7 +136,9 @@ mod tests {
                     received.record(number, Time::ZERO, true, 0);
                     seen.insert(number);
                     largest = largest.max(number);
-                    let (ack, bits, _) = received.acknowledge(Time::ZERO);
+                    let (ack, bits, delay) = received.acknowledge(Time::ZERO);
+                    let run = Header { ack_delay: delay, ..Header::new(Kind::Ack) }.ack_run();
+                    prop_assert_eq!(run, (65..=128).all(|back| back >= largest || seen.contains(&(largest - back))));
                     prop_assert_eq!(u64::from(ack), largest);
                     for back in 1..=64u64.min(largest - 1) {
                         prop_assert_eq!(bits >> (back - 1) & 1 == 1, seen.contains(&(largest - back)));

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::congestion::Congestion;
 use super::incoming::{self, Arrival, Budget};
 use super::outgoing::{Outgoing, Ticket, Unscheduled};
-use super::recovery::{Content, Progress, Verdict};
+use super::recovery::{Below, Content, Progress, Verdict};
 use super::{Handled, ITEMS_A_PACKET, Session, Shared, State};
 use crate::clock::Time;
 use crate::endpoint::{CloseReason, Event};
@@ -121,8 +121,8 @@ impl Session {
             .acknowledge(
                 now,
                 header.ack_largest.get(),
-                header.ack_bits.get(),
-                u64::from(header.ack_delay.get()) * 256,
+                Below { bits: header.ack_bits.get(), run: header.ack_run() },
+                header.ack_delay_nanos(),
                 |verdict, content| closed |= settle(outgoing, items, unscheduled, verdict, content),
             )
             .ok_or(WireError::Field("acknowledgement"))?;

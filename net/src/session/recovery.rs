@@ -83,7 +83,7 @@ pub(crate) struct Recovery {
     next_number: u64,
     largest_acked: u64,
     /// The last acknowledgement's fields: most packets repeat it.
-    last_ack: (u32, u64),
+    last_ack: (u32, Below),
     /// Bytes of data packets in flight.
     in_flight: usize,
     last_sent: Time,
@@ -111,7 +111,7 @@ impl Recovery {
             items: VecDeque::new(),
             next_number: 1,
             largest_acked: 0,
-            last_ack: (0, 0),
+            last_ack: (0, Below::default()),
             in_flight: 0,
             last_sent: Time::ZERO,
             loss_due: Time::NEVER,
@@ -175,18 +175,18 @@ impl Recovery {
         &mut self,
         now: Time,
         largest: u32,
-        bits: u64,
+        below: Below,
         ack_delay: u64,
         mut settle: impl FnMut(Verdict, Content<'_>),
     ) -> Option<Progress> {
-        if (largest, bits) == self.last_ack {
+        if (largest, below) == self.last_ack {
             return Some(Progress::default());
         }
         let full = expand_number(largest, self.next_number);
         if full >= self.next_number {
             return None;
         }
-        self.last_ack = (largest, bits);
+        self.last_ack = (largest, below);
         if full == 0 || full + 64 < self.largest_acked {
             return Some(Progress::default());
         }
@@ -195,7 +195,7 @@ impl Recovery {
         // The common case: everything up to the latest arrived, in order.
         while let Some(sent) = self.sent.front()
             && sent.number <= full
-            && is_acknowledged(full, bits, sent.number)
+            && below.acknowledges(full, sent.number)
             && !sent.is_items
         {
             if sent.number == full {
@@ -213,7 +213,7 @@ impl Recovery {
             self.sent.pop_front();
         }
         match self.sent.front() {
-            Some(sent) if sent.number <= self.largest_acked => self.settle(now, full, bits, ack_delay, &mut progress, settle),
+            Some(sent) if sent.number <= self.largest_acked => self.settle(now, full, below, ack_delay, &mut progress, settle),
             Some(sent) if sent.status == Status::Settled => {
                 self.loss_due = Time::NEVER;
                 self.drop_settled();
@@ -228,7 +228,7 @@ impl Recovery {
         &mut self,
         now: Time,
         largest: u64,
-        bits: u64,
+        below: Below,
         ack_delay: u64,
         progress: &mut Progress,
         mut settle: impl FnMut(Verdict, Content<'_>),
@@ -242,7 +242,7 @@ impl Recovery {
             if sent.status == Status::Settled {
                 continue;
             }
-            if sent.number <= largest && is_acknowledged(largest, bits, sent.number) {
+            if sent.number <= largest && below.acknowledges(largest, sent.number) {
                 if sent.number == largest {
                     self.rtt.sample(now.nanos_since(sent.time), ack_delay);
                 }
@@ -312,7 +312,7 @@ impl Recovery {
     ) -> (Progress, bool) {
         let mut progress = Progress::default();
         if self.loss_due <= now {
-            self.settle(now, self.largest_acked, 0, 0, &mut progress, settle);
+            self.settle(now, self.largest_acked, Below::default(), 0, &mut progress, settle);
             return (progress, false);
         }
         if self.due(peer_ack_delay) > now {
@@ -339,11 +339,22 @@ impl Recovery {
     }
 }
 
-/// Whether an acknowledgement of `largest` and `bits` speaks of `number`, which is not above `largest`.
-#[inline]
-fn is_acknowledged(largest: u64, bits: u64, number: u64) -> bool {
-    let back = largest - number;
-    back == 0 || back <= 64 && bits >> (back - 1) & 1 == 1
+/// What an acknowledgement tells of the packets below the largest that it is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Below {
+    /// Bit n: of `largest - 1 - n`.
+    pub(crate) bits: u64,
+    /// The 64 below those are acknowledged too.
+    pub(crate) run: bool,
+}
+
+impl Below {
+    /// Whether an acknowledgement of `largest` and this speaks of `number`, which is not above `largest`.
+    #[inline]
+    fn acknowledges(self, largest: u64, number: u64) -> bool {
+        let back = largest - number;
+        back == 0 || back <= 64 && self.bits >> (back - 1) & 1 == 1 || self.run && back > 64 && back <= 128
+    }
 }
 
 #[cfg(test)]
@@ -369,7 +380,9 @@ mod tests {
 
     fn acknowledge(recovery: &mut Recovery, at: u64, largest: u32, bits: u64) -> Option<Vec<(Verdict, Part)>> {
         let mut heard = Vec::new();
-        recovery.acknowledge(Time::from_nanos(at), largest, bits, 0, |verdict, content| heard.push((verdict, part(content))))?;
+        recovery.acknowledge(Time::from_nanos(at), largest, Below { bits, run: false }, 0, |verdict, content| {
+            heard.push((verdict, part(content)))
+        })?;
         Some(heard)
     }
 
@@ -394,6 +407,18 @@ mod tests {
         }
         assert_eq!(acknowledge(&mut recovery, 10, 3, 0b1).unwrap().len(), 2);
         assert_eq!(acknowledge(&mut recovery, 10, 4, 0b11).unwrap(), [(Verdict::Lost, data(1)), (Verdict::Acknowledged, data(4))]);
+    }
+
+    #[test]
+    fn a_long_run_is_acknowledged_at_once_and_what_is_below_it_is_lost() {
+        let mut recovery = Recovery::new();
+        for _ in 1..=140 {
+            send(&mut recovery, 1, 0);
+        }
+        let (mut acknowledged, mut lost) = (0, 0);
+        let count = |verdict, _: Content<'_>| if verdict == Verdict::Lost { lost += 1 } else { acknowledged += 1 };
+        recovery.acknowledge(Time::from_nanos(10), 140, Below { bits: u64::MAX, run: true }, 0, count).unwrap();
+        assert_eq!((acknowledged, lost, recovery.in_flight()), (129, 11, 0));
     }
 
     #[test]

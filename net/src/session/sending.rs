@@ -1,7 +1,7 @@
 //! What a session sends: messages are accepted, and packets built.
 
 use zerocopy::IntoBytes;
-use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::little_endian::{U32, U64};
 
 use super::congestion::Congestion;
 use super::outgoing::Message;
@@ -228,7 +228,7 @@ impl Session {
             session: U64::new(self.remote),
             ack_largest: U32::new(largest),
             ack_bits: U64::new(bits),
-            ack_delay: U16::new(delay),
+            ack_delay: delay,
             ..Header::new(kind)
         };
         header.emit(buffer);

@@ -51,7 +51,8 @@ pub struct Header {
     pub version: u8,
     /// A [`Kind`].
     pub kind: u8,
-    /// How long the sender held back the acknowledgement of `ack_largest`, in units of 256 ns, saturating (16.7 ms).
+    /// The high bit: the 64 numbers below those of `ack_bits` were received too. The rest: how long the sender held back the acknowledgement
+    /// of `ack_largest`, in units of 512 ns, saturating (16.8 ms).
     pub ack_delay: U16,
     /// The low half of this packet's number.
     pub number: U32,
@@ -83,6 +84,25 @@ impl Header {
         }
     }
 
+    /// The value of `ack_delay` that says so much: nanoseconds held back, and whether the 64 numbers below those of `ack_bits` were received.
+    #[inline]
+    pub fn held_back(nanos: u64, run: bool) -> U16 {
+        let delay = (nanos / DELAY_UNIT).min(u64::from(RUN - 1)) as u16;
+        U16::new(if run { delay | RUN } else { delay })
+    }
+
+    /// How long the acknowledgement of `ack_largest` was held back, in nanoseconds.
+    #[inline]
+    pub fn ack_delay_nanos(&self) -> u64 {
+        u64::from(self.ack_delay.get() & !RUN) * DELAY_UNIT
+    }
+
+    /// Whether the 64 numbers below those of `ack_bits` were received too.
+    #[inline]
+    pub fn ack_run(&self) -> bool {
+        self.ack_delay.get() & RUN != 0
+    }
+
     /// Reads the header of a datagram, and its kind.
     #[inline]
     pub fn parse(datagram: &[u8]) -> Result<(&Header, Kind), WireError> {
@@ -111,6 +131,10 @@ impl Header {
         if stored == checksum(datagram).to_le_bytes() { Ok(()) } else { Err(WireError::Checksum) }
     }
 }
+
+/// The bit of [`Header::ack_delay`] that is not of the delay, and the unit of that in nanoseconds.
+const RUN: u16 = 1 << 15;
+const DELAY_UNIT: u64 = 512;
 
 /// Where [`Header::check`] lies.
 const CHECK: std::ops::Range<usize> = 20..24;

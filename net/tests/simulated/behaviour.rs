@@ -354,6 +354,23 @@ fn the_round_trip_is_measured_and_an_idle_session_stays_alive() {
 }
 
 #[test]
+fn a_receiver_that_finds_more_than_a_burst_makes_nothing_look_lost() {
+    // As long as the peer computes, a window arrives; then it looks at as much as it can at a time.
+    for burst in [48, 64] {
+        let config = EndpointConfig { burst, ..EndpointConfig::default() };
+        let (mut world, there, _) = World::pair_with(12, link(5), config);
+        world.send(0, there, Class::Normal, pattern(8 << 20, 1), 0).unwrap();
+        for turn in 1..4_000 {
+            world.hosts[1].stopped = turn % 40 < 30;
+            world.pass(Duration::from_micros(1));
+        }
+        assert!(world.run(SECOND, |world| !world.hosts[1].events.is_empty()));
+        let counters = world.endpoint(0).counters();
+        assert_eq!((counters.lost, counters.retransmitted, counters.probes), (0, 0, 0), "bursts of {burst}: {counters:?}");
+    }
+}
+
+#[test]
 fn a_control_message_among_data_makes_nothing_look_lost() {
     let rate = LinkConfig { bandwidth: 1_000_000_000, ..link(10) };
     let (mut world, there, _) = World::pair(1, rate);
