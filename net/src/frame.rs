@@ -7,6 +7,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
+mod free;
 mod home;
 mod pool;
 mod slab;

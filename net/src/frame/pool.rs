@@ -1,13 +1,14 @@
 //! A bounded pool of frames in one slab of memory, owned by one thread, its frames dropped by any.
 //!
-//! Frames dropped on the owner's thread go onto a plain local stack. Other threads push theirs onto a lock-free one (Treiber's),
-//! which the owner takes whole when its own runs empty: it is never popped, so it has no ABA problem. A pool that is dropped
+//! Frames dropped on the owner's thread are marked as free. Other threads push theirs onto a lock-free stack (Treiber's),
+//! which the owner takes whole when its own run out: it is never popped, so it has no ABA problem. A pool that is dropped
 //! closes that stack and hands its memory over to the frames that are still out: each counts itself off, and the last one frees.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use super::Frame;
+use super::free::Free;
 use super::home::{Home, NO_OWNER, Parts};
 use super::slab::Slab;
 use crate::sync::primitive::{
@@ -54,11 +55,9 @@ const CLOSED: u32 = u32::MAX - 1;
 const MOST_FRAMES: usize = CLOSED as usize;
 
 struct Local {
-    /// Free frames, the last `free[..len]`.
-    free: Box<[u32]>,
-    len: usize,
-    /// How many frames may be put back here: all, or none once the pool is closed.
-    limit: usize,
+    free: Free,
+    /// Whether frames may be put back here: until the pool is closed.
+    open: bool,
 }
 
 impl Pool {
@@ -75,12 +74,7 @@ impl Pool {
             slab: Slab::new(frames, frame_size),
             frame_size: u32::try_from(frame_size).expect("a frame's size fits into 32 bits"),
             count: frames as u32,
-            local: CachePadded::new(UnsafeCell::new(Local {
-                // The first frame is on top.
-                free: (0..frames as u32).rev().collect(),
-                len: frames,
-                limit: frames,
-            })),
+            local: CachePadded::new(UnsafeCell::new(Local { free: Free::all(frames), open: true })),
             returned: CachePadded::new(AtomicU32::new(EMPTY)),
             below: (0..frames).map(|_| UnsafeCell::new(EMPTY)).collect(),
             out: AtomicUsize::new(0),
@@ -89,8 +83,7 @@ impl Pool {
         Pool { shared: NonNull::from(Box::leak(shared)), _on_this_thread: PhantomData }
     }
 
-    /// A frame, the most recently returned one if there is a choice (its memory is in the cache), with an empty range at the
-    /// front. `None` if all are out.
+    /// A frame, the one with the lowest number if there is a choice, with an empty range at the front. `None` if all are out.
     #[inline]
     pub fn take(&self) -> Option<Frame> {
         let shared = self.shared();
@@ -105,7 +98,7 @@ impl Pool {
         Some(unsafe { Frame::from_parts(parts) })
     }
 
-    /// Takes up to `count` frames, appends them to `into`, and says how many.
+    /// Takes up to `count` frames, the lowest first, appends them to `into`, and says how many.
     pub fn take_burst(&self, into: &mut Vec<Frame>, count: usize) -> usize {
         // Nobody gets more than there are, whatever they ask for.
         let count = count.min(self.capacity());
@@ -128,7 +121,7 @@ impl Pool {
         let shared = self.shared();
         shared.collect();
         // SAFETY: we are on the owner's thread, and nothing else borrows the local part meanwhile.
-        shared.local.with(|local| unsafe { (*local).len })
+        shared.local.with(|local| unsafe { (*local).free.len() })
     }
 
     /// How many frames the pool has.
@@ -156,8 +149,8 @@ impl Drop for Pool {
             // SAFETY: we are on the owner's thread, and nothing else borrows the local part meanwhile.
             let local = unsafe { &mut *local };
             // From now on frames dropped on this thread go the way of other threads' frames.
-            local.limit = 0;
-            local.len
+            local.open = false;
+            local.free.len()
         });
         let out = shared.count as usize - home;
         // Release: our use of the pool is over before another thread frees it.
@@ -220,7 +213,7 @@ unsafe fn free(shared: NonNull<Shared>) {
     let mut shared = unsafe { Box::from_raw(shared.as_ptr()) };
     debug_assert_eq!(exclusive(&mut shared.returned), CLOSED);
     // SAFETY: nobody else is left.
-    shared.local.with_mut(|local| debug_assert_eq!(unsafe { (*local).limit }, 0));
+    shared.local.with_mut(|local| debug_assert!(!unsafe { (*local).open }));
 }
 
 impl Shared {
@@ -229,8 +222,7 @@ impl Shared {
         self.local.with_mut(|local| {
             // SAFETY: only the owner's thread comes here, and nothing is called meanwhile that could come here again.
             let local = unsafe { &mut *local };
-            local.len = local.len.checked_sub(1)?;
-            Some(local.free[local.len])
+            local.free.take()
         })
     }
 
@@ -239,16 +231,14 @@ impl Shared {
         self.local.with_mut(|local| {
             // SAFETY: as in `pop_local`.
             let local = unsafe { &mut *local };
-            let open = local.len < local.limit;
-            if open {
-                local.free[local.len] = index;
-                local.len += 1;
+            if local.open {
+                local.free.put(index);
             }
-            open
+            local.open
         })
     }
 
-    /// Moves what other threads returned to the local stack. `false` if that was nothing.
+    /// Marks what other threads returned as free. `false` if that was nothing.
     #[cold]
     fn collect(&self) -> bool {
         self.returned.load(Ordering::Relaxed) != EMPTY && self.take_returned(EMPTY) > 0
@@ -319,13 +309,22 @@ mod tests {
     }
 
     #[test]
-    fn the_frame_dropped_last_is_taken_first() {
-        let pool = pool(4, 64);
-        let (first, second) = (pool.take().unwrap(), pool.take().unwrap());
-        let index = first.index();
-        drop(second);
-        drop(first);
-        assert_eq!(pool.take().unwrap().index(), index);
+    fn frames_that_came_back_in_any_order_are_taken_as_one_piece_of_memory() {
+        let pool = pool(64, 128);
+        let mut frames = Vec::new();
+        pool.take_burst(&mut frames, 64);
+        let (mut later, mut now) = (frames.split_off(32), frames);
+        fastrand::Rng::with_seed(1).shuffle(&mut now);
+        now.clear();
+        pool.take_burst(&mut now, 32);
+        for pair in now.windows(2) {
+            assert_eq!(pair[0].index() + 1, pair[1].index());
+        }
+        later.append(&mut now);
+        for pair in later.chunks_exact_mut(2) {
+            let [one, two] = pair else { unreachable!() };
+            assert_eq!(one.buffer_mut().as_mut_ptr_range().end, two.buffer_mut().as_mut_ptr());
+        }
     }
 
     #[test]
