@@ -25,6 +25,7 @@ use crate::frame::Frame;
 
 mod favour;
 mod hot;
+mod pieces;
 mod receive;
 mod slot;
 mod sockaddr;

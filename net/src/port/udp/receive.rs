@@ -6,11 +6,12 @@
 //! are long, so that copying them costs something, the kernel scatters it over frames of just that length, and each datagram is in its
 //! own already. Where the guess was wrong they are copied.
 
-use super::slot::{Slot, parked, piece};
+use super::pieces::Pieces;
+use super::slot::{Slot, parked};
 use super::sockaddr::{RAW_LEN, RawAddress};
 use super::source::{Coalescing, Source};
-use crate::frame::Pool;
-use crate::port::{Datagram, PortCounters, PortError};
+use crate::frame::{Frame, Pool};
+use crate::port::{Address, Datagram, PortCounters, PortError};
 
 /// How many messages one call reads at most.
 const BATCH: usize = 32;
@@ -57,7 +58,7 @@ pub(super) struct Receiver {
 struct Headers {
     names: [RawAddress; BATCH],
     control: [Control; BATCH],
-    pieces: Vec<libc::iovec>,
+    pieces: Pieces,
     messages: [libc::mmsghdr; BATCH],
 }
 
@@ -253,35 +254,28 @@ impl Receiver {
                 self.slots[index].frame = pool.take().or_else(|| parked(&mut self.slots[index..]));
             }
             let slot = &mut self.slots[index];
-            let scatter = if index < SCATTERED { scatter } else { 0 };
-            let first = pieces.len();
-            (slot.posted, slot.room) = (0, 0);
-            if let Some(frame) = &mut slot.frame {
-                slot.posted = if scatter > 0 { scatter } else { self.mtu };
-                pieces.push(piece(frame, slot.posted));
-                if let Some(whole) = TRAIN.checked_div(scatter) {
-                    // Only from a pool that is half full at least: others need the rest more.
-                    let spared = pool.available().saturating_sub(pool.capacity() / 2);
-                    let wanted = whole.min(spared).saturating_sub(slot.more.len());
-                    pool.take_burst(&mut slot.more, wanted);
-                    pieces.extend(slot.more.iter_mut().rev().map(|frame| piece(frame, scatter)));
-                }
-                slot.room = slot.posted * (pieces.len() - first);
+            let scattered = scatter > 0 && index < SCATTERED && slot.frame.is_some();
+            if scattered {
+                // Only from a pool that is half full at least: others need the rest more.
+                let spared = pool.available().saturating_sub(pool.capacity() / 2);
+                slot.take_more(pool, (TRAIN / scatter).min(slot.more.len() + spared));
+                slot.list_all(scatter, pieces);
+            } else {
+                slot.list_one(self.mtu, pieces);
             }
             let header = &mut messages[index].msg_hdr;
             header.msg_name = (&raw mut names[index]).cast();
             header.msg_namelen = RAW_LEN;
             if coalesced {
                 // SAFETY: the spare buffer has `TRAIN` bytes for each of `BATCH` slots.
-                let base = unsafe { spare.add(index * TRAIN) };
-                pieces.push(libc::iovec { iov_base: base.cast(), iov_len: TRAIN });
+                pieces.push(unsafe { spare.add(index * TRAIN) }, TRAIN);
                 header.msg_control = (&raw mut control[index]).cast();
                 header.msg_controllen = size_of::<Control>() as _;
             }
-            header.msg_iovlen = pieces.len() - first;
+            header.msg_iovlen = pieces.end();
         }
         // Now that they stay where they are.
-        let mut rest = &mut pieces[..];
+        let mut rest = pieces.lists();
         for message in &mut messages[..count] {
             message.msg_hdr.msg_iov = rest.as_mut_ptr();
             rest = &mut rest[message.msg_hdr.msg_iovlen..];
@@ -310,10 +304,7 @@ impl Receiver {
         self.next += 1;
         let len = slot.len;
         match (slot.frame.take(), slot.from) {
-            (Some(mut frame), Some(peer)) if len <= slot.posted => {
-                frame.set_range(0, len);
-                into.push(Datagram { frame, peer });
-            }
+            (Some(frame), Some(peer)) if len <= slot.posted => hand(frame, len, peer, into),
             (None, _) => counters.dropped_no_frame += 1,
             // From no IP address: the kernel does not do that.
             (frame, _) => slot.frame = frame,
@@ -353,12 +344,11 @@ impl Receiver {
                     frame
                 })
             };
-            let Some(mut frame) = frame else {
+            let Some(frame) = frame else {
                 counters.dropped_no_frame += 1;
                 continue;
             };
-            frame.set_range(0, len);
-            into.push(Datagram { frame, peer });
+            hand(frame, len, peer, into);
             left -= 1;
         }
         if self.offset >= slot.len {
@@ -368,6 +358,16 @@ impl Receiver {
             self.next += 1;
             self.offset = 0;
         }
+    }
+}
+
+/// Hands out a frame with `len` bytes in it.
+#[inline]
+fn hand(frame: Frame, len: usize, peer: Address, into: &mut Vec<Datagram>) {
+    into.push(Datagram { frame, peer });
+    // Where it lies now: moving what was just written would wait until that is done.
+    if let Some(datagram) = into.last_mut() {
+        datagram.frame.set_range(0, len);
     }
 }
 
@@ -413,7 +413,7 @@ impl Headers {
     fn new() -> Headers {
         // SAFETY: these are plain C structs of integers and pointers, for which zero is a value.
         let messages = unsafe { std::mem::zeroed() };
-        Headers { names: [RawAddress::ZERO; BATCH], control: [Control([0; 64]); BATCH], pieces: Vec::new(), messages }
+        Headers { names: [RawAddress::ZERO; BATCH], control: [Control([0; 64]); BATCH], pieces: Pieces::default(), messages }
     }
 }
 

@@ -1,13 +1,14 @@
 //! One message of a receiving call: the frames that the kernel writes it into, and how it is read out of them.
 
-use crate::frame::Frame;
+use super::pieces::Pieces;
+use crate::frame::{Frame, Pool};
 use crate::port::Address;
 
 /// A message, or room for one.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pub(super) frame: Option<Frame>,
-    /// Frames in which the message continues, the first one last.
+    /// Frames in which the message continues, the first one last: in the order of their numbers, so that they mostly lie together.
     pub(super) more: Vec<Frame>,
     /// Bytes of the message. The first `room` are in the frames, `posted` in each.
     pub(super) len: usize,
@@ -23,6 +24,43 @@ impl Slot {
     /// Whether the message is of more than one datagram.
     pub(super) fn is_train(&self) -> bool {
         self.segment < self.len
+    }
+
+    /// Takes frames for a message to continue in, up to `wanted`, unless there are as many.
+    pub(super) fn take_more(&mut self, pool: &Pool, wanted: usize) {
+        if self.more.len() < wanted {
+            // All anew: the lowest that are free, which mostly lie together.
+            self.more.clear();
+            pool.take_burst(&mut self.more, wanted);
+            self.more.reverse();
+        }
+    }
+
+    /// Has the kernel write the message into the slot's frame, if there is one: up to `posted` bytes.
+    #[inline]
+    pub(super) fn list_one(&mut self, posted: usize, pieces: &mut Pieces) {
+        self.posted = if self.frame.is_some() { posted } else { 0 };
+        self.room = self.posted;
+        if let Some(frame) = &mut self.frame {
+            pieces.push(frame.buffer_mut()[..posted].as_mut_ptr(), posted);
+        }
+    }
+
+    /// Has the kernel write the message into all of the slot's frames, of which there is one at least: `posted` bytes into each.
+    pub(super) fn list_all(&mut self, posted: usize, pieces: &mut Pieces) {
+        self.list_one(posted, pieces);
+        self.room += posted * self.more.len();
+        let start = |frame: &mut Frame| frame.buffer_mut()[..posted].as_mut_ptr();
+        let [last, .., first] = &mut self.more[..] else {
+            return self.more.iter_mut().for_each(|frame| pieces.push(start(frame), posted));
+        };
+        // They are in order, so if the last lies where it does when all are together, they are.
+        let (first, last) = (start(first), start(last));
+        if first.wrapping_add(posted * (self.more.len() - 1)) == last {
+            pieces.push(first, posted * self.more.len());
+        } else {
+            self.more.iter_mut().rev().for_each(|frame| pieces.push(start(frame), posted));
+        }
     }
 
     /// Copies the bytes from `offset` on of what is in the frames followed by `spare`.
@@ -44,11 +82,6 @@ impl Slot {
             (into, offset) = (rest, offset + count);
         }
     }
-}
-
-/// Where the kernel may write `len` bytes of a message.
-pub(super) fn piece(frame: &mut Frame, len: usize) -> libc::iovec {
-    libc::iovec { iov_base: frame.buffer_mut()[..len].as_mut_ptr().cast(), iov_len: len }
 }
 
 /// A frame that an earlier call had no use for, of the last slot that has one.

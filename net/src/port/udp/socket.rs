@@ -132,12 +132,12 @@ impl Socket {
     pub(super) unsafe fn send_messages(&self, messages: &mut [libc::mmsghdr]) -> Result<usize, libc::c_int> {
         if let [one] = messages {
             // SAFETY: the caller promises it.
-            let outcome = unsafe { libc::sendmsg(self.fd(), &one.msg_hdr, libc::MSG_DONTWAIT) };
+            let outcome = unsafe { libc::syscall(libc::SYS_sendmsg, self.fd(), &raw const one.msg_hdr, libc::MSG_DONTWAIT) };
             return if outcome >= 0 { Ok(1) } else { Err(errno()) };
         }
         let (count, flags) = (messages.len() as u32, libc::MSG_DONTWAIT);
         // SAFETY: the caller promises it.
-        let outcome = unsafe { libc::sendmmsg(self.fd(), messages.as_mut_ptr(), count, flags as _) };
+        let outcome = unsafe { libc::syscall(libc::SYS_sendmmsg, self.fd(), messages.as_mut_ptr(), count, flags) };
         if outcome >= 0 { Ok(outcome as usize) } else { Err(errno()) }
     }
 
@@ -173,7 +173,7 @@ impl Socket {
     pub(super) unsafe fn receive_messages(&self, messages: &mut [libc::mmsghdr]) -> Result<usize, libc::c_int> {
         if let [one] = messages {
             // SAFETY: the caller promises it.
-            let len = unsafe { libc::recvmsg(self.fd(), &mut one.msg_hdr, libc::MSG_DONTWAIT) };
+            let len = unsafe { libc::syscall(libc::SYS_recvmsg, self.fd(), &raw mut one.msg_hdr, libc::MSG_DONTWAIT) };
             if len < 0 {
                 return Err(errno());
             }
@@ -181,9 +181,9 @@ impl Socket {
             return Ok(1);
         }
         let (count, flags) = (messages.len() as u32, libc::MSG_DONTWAIT);
-        let no_timeout = std::ptr::null_mut();
+        let no_timeout = std::ptr::null_mut::<libc::timespec>();
         // SAFETY: the caller promises it.
-        let outcome = unsafe { libc::recvmmsg(self.fd(), messages.as_mut_ptr(), count, flags as _, no_timeout) };
+        let outcome = unsafe { libc::syscall(libc::SYS_recvmmsg, self.fd(), messages.as_mut_ptr(), count, flags, no_timeout) };
         if outcome >= 0 { Ok(outcome as usize) } else { Err(errno()) }
     }
 

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use super::hot::Sockets;
+use super::pieces::Pieces;
 use super::sockaddr::SocketAddress;
 use super::socket::Socket;
 use crate::port::{Address, Datagram, PortCounters, PortError};
@@ -31,13 +32,15 @@ pub(super) struct Sender {
     /// Longest segment that segmentation is used for; zero: it is off.
     segment_limit: usize,
     groups: Vec<Group>,
-    pieces: Vec<libc::iovec>,
+    pieces: Pieces,
     messages: Vec<libc::mmsghdr>,
 }
 
 /// A run of datagrams that leaves as one message.
 struct Group {
     count: usize,
+    /// Of how many pieces of memory they are.
+    pieces: usize,
     /// Length of each but the last, which may be shorter.
     segment: usize,
     to: SocketAddress,
@@ -67,7 +70,7 @@ impl Sender {
             v6,
             segment_limit: if segmentation { mtu } else { 0 },
             groups: Vec::with_capacity(BATCH),
-            pieces: Vec::with_capacity(BATCH * SEGMENTS),
+            pieces: Pieces::with_capacity(BATCH * SEGMENTS),
             messages: Vec::with_capacity(BATCH),
         }
     }
@@ -140,9 +143,9 @@ impl Sender {
             return (socket.send_to(&datagram.frame, &group.to).map(|()| 1), 1);
         }
         self.messages.clear();
-        let mut rest = &self.pieces[..];
+        let mut rest = &*self.pieces.lists();
         for group in &mut self.groups {
-            let (pieces, after) = rest.split_at(group.count);
+            let (pieces, after) = rest.split_at(group.pieces);
             rest = after;
             self.messages.push(group.message(pieces));
         }
@@ -177,13 +180,22 @@ impl Sender {
                 }
                 let to = if by_hot || self.groups.is_empty() { Some(first) } else { SocketAddress::encode(datagram.peer, self.v6) };
                 let Some(to) = to else { break };
-                self.groups.push(Group { count: 1, segment: len, to, control: Control([0; 24]) });
+                self.end_group();
+                self.groups.push(Group { count: 1, pieces: 0, segment: len, to, control: Control([0; 24]) });
                 peer = Some(datagram.peer);
                 bytes = len;
                 open = (1..=self.segment_limit).contains(&len);
             }
-            let data = datagram.frame.data();
-            self.pieces.push(libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: len });
+            self.pieces.push(datagram.frame.data().as_ptr(), len);
+        }
+        self.end_group();
+    }
+
+    /// The last group has all its datagrams.
+    #[inline]
+    fn end_group(&mut self) {
+        if let Some(group) = self.groups.last_mut() {
+            group.pieces = self.pieces.end();
         }
     }
 
