@@ -12,13 +12,13 @@ use crate::session::Session;
 use crate::wire::Header;
 
 /// Packets handed to the port by one call.
-const BURST: usize = 32;
+const BURST: usize = 48;
 /// Packets that one session sends in a row, so that a burst to one peer can leave as one segmented send.
 const TURN: usize = 8;
 /// Packets sent by one flush; the rest waits until what arrived meanwhile was looked at.
 const FLUSH: usize = 256;
 /// Frames borrowed from the port at a time.
-const BORROW: usize = 32;
+const BORROW: usize = 48;
 /// How long to wait before a port that was full is tried again, in nanoseconds.
 const RETRY: u64 = 50_000;
 
@@ -119,6 +119,8 @@ impl Departures {
     fn transmit_frame(&mut self, port: &mut dyn Port) -> Option<Frame> {
         if self.transmit_frames.is_empty() {
             port.allocate(Purpose::Transmit, &mut self.transmit_frames, BORROW);
+            // The first is used first: what leaves together lies together.
+            self.transmit_frames.reverse();
         }
         self.transmit_frames.pop()
     }
@@ -147,6 +149,26 @@ impl Departures {
     /// Takes back a frame that was not used.
     pub(super) fn give_back(&mut self, frame: Frame) {
         self.transmit_frames.push(frame);
+    }
+
+    /// Queues a packet that is built there: moving it when it was just written would wait until the writes are done.
+    #[inline]
+    fn begin(&mut self, frame: Frame, peer: Address) -> &mut Frame {
+        self.burst.push_back(Datagram { frame, peer });
+        &mut self.burst.back_mut().expect("it was just pushed").frame
+    }
+
+    /// The packet that was begun is finished.
+    #[inline]
+    fn finish(&mut self, integrity: bool) {
+        if !integrity && let Some(datagram) = self.burst.back_mut() {
+            Header::seal(datagram.frame.data_mut());
+        }
+    }
+
+    /// Nothing was written into the packet that was begun.
+    fn cancel(&mut self) {
+        self.transmit_frames.extend(self.burst.pop_back().map(|datagram| datagram.frame));
     }
 
     /// Queues a finished packet.
@@ -260,20 +282,18 @@ impl Endpoint {
             if session.data_class(mixed).is_none_or(|ready| ready > class) {
                 break;
             }
-            let Some(mut frame) = self.departures.transmit_frame(self.port.as_mut()) else {
+            let Some(frame) = self.departures.transmit_frame(self.port.as_mut()) else {
                 session.ready |= DATA << class;
                 self.departures.data[class].push_front(slot);
                 self.departures.listed |= 1 << class;
                 self.departures.starved = true;
                 return false;
             };
-            if session.emit_data(now, &mut frame, mixed) {
-                let peer = session.peer;
-                self.departures.push(frame, peer, self.integrity);
-            } else {
-                self.departures.transmit_frames.push(frame);
+            if !session.emit_data(now, self.departures.begin(frame, session.peer), mixed) {
+                self.departures.cancel();
                 break;
             }
+            self.departures.finish(self.integrity);
         }
         self.schedule(slot, now);
         true

@@ -26,7 +26,7 @@ const REASSEMBLY: usize = 400_000;
 const SEND_BYTES: usize = 2 << 20;
 const SESSIONS: usize = 12;
 const FRAMES: usize = 96;
-const BURST: usize = 32;
+const BURST: usize = 48;
 
 #[test]
 fn bad_networks_and_restarts_break_no_promise_in_seeds() {
