@@ -15,7 +15,7 @@ use super::runqueue::Job;
 use super::{Server, folded};
 use crate::core::{Core, SessionState};
 use crate::header::{HookHead, VERSION, kind};
-use crate::hook::Word;
+use crate::hook::{Entry, Word};
 
 /// Longest word, in bytes, and the leading ones that tell those waited for from each other.
 pub(crate) const MAX_WORD: usize = 92;
@@ -233,8 +233,10 @@ impl Core {
     /// Ends the requests that words took out, where the hook did not ask about them when it got the word. `false`: there are none.
     pub(crate) fn end_withdrawn(&mut self) -> bool {
         let any = !self.server.withdrawn.is_empty();
-        while let Some(Withdrawn { ticket, .. }) = self.server.withdrawn.last() {
-            self.hook_cancel(crate::hook::Entry(*ticket));
+        while let Some(&Withdrawn { ticket, .. }) = self.server.withdrawn.last() {
+            self.hook_cancel(Entry(ticket));
+            // It is not there any more, unless the books had forgotten it: then this takes it out.
+            self.server.take_out(ticket);
         }
         any
     }
