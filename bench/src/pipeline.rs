@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use tautline_net::clock::Clock;
-use tautline_rpc::{Address, CallOptions, Local, Method, Node, NodeConfig, Peer};
+use tautline_rpc::{Address, CallOptions, Completion, Local, Method, Node, NodeConfig, Peer};
 
 use crate::call::{CallEcho, ECHO, SINK, node};
 use crate::error::BenchError;
@@ -77,9 +77,12 @@ impl Pipeline {
     pub fn collect(&mut self) -> Result<usize, BenchError> {
         self.node.poll();
         let mut done = 0;
-        while let Some(completion) = self.node.next_completion() {
-            let reply = completion.result.map_err(BenchError::product("a call"))?;
-            if reply.len() != self.reply || reply.first() != self.messages[completion.tag as usize % DIFFERENT].first() {
+        while let Some(Completion { tag, result }) = self.node.next_completion() {
+            let reply: &[u8] = match &result {
+                Ok(reply) => reply,
+                Err(error) => return Err(BenchError::product("a call")(error)),
+            };
+            if reply.len() != self.reply || reply.first() != self.messages[tag as usize % DIFFERENT].first() {
                 return Err(BenchError::wrong_reply());
             }
             done += 1;

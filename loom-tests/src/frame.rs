@@ -2,7 +2,7 @@
 //! by the same operation), and whether the slab is freed exactly once.
 
 use loom::thread;
-use tautline_net::frame::{Frame, Pool, PoolConfig};
+use tautline_net::frame::{Cutter, Frame, Pool, PoolConfig};
 
 use crate::{Seen, model};
 
@@ -55,6 +55,40 @@ fn frames_dropped_by_two_threads_come_back() {
             other.join().unwrap();
         }
         assert_eq!(pool.available(), 2);
+    });
+}
+
+/// Preemptions: 5. A frame in two pieces, dropped by two threads: it comes back once, and only when both are done with its memory,
+/// which the cell stands for. Each of the two may be the last to go, and the other may see that at once or only when it counts itself off.
+#[test]
+fn a_frame_in_pieces_comes_back_when_the_last_is_dropped() {
+    model(5, &["back at once", "waited for"], |seen| {
+        let pool = pool(1);
+        let memory = loom::sync::Arc::new(loom::cell::UnsafeCell::new(0));
+        let mut cutter = Cutter::new(pool.take().unwrap(), true);
+        let (mine, theirs) = (cutter.cut(0, 0).unwrap(), cutter.cut(0, 0).unwrap());
+        drop(cutter);
+        let shared = memory.clone();
+        let other = thread::spawn(move || {
+            shared.with(|_| ());
+            drop(theirs);
+        });
+        memory.with(|_| ());
+        drop(mine);
+        let frame = match pool.take() {
+            Some(frame) => {
+                seen.note("back at once");
+                frame
+            }
+            None => {
+                seen.note("waited for");
+                take(&pool, seen)
+            }
+        };
+        memory.with_mut(|_| ());
+        drop(frame);
+        other.join().unwrap();
+        assert_eq!(pool.available(), 1);
     });
 }
 

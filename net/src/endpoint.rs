@@ -1,7 +1,8 @@
 //! An endpoint: a port, its sessions and their timers. Its owner calls `poll`, takes the events, sends, and calls `flush`.
 //!
-//! One idea a file: what happens on arrival is in `arrive`, how sessions are accepted in `accept`, what leaves next in `depart`, which incoming
-//! messages are granted more in `grants`, what is shown of packets before all that in `preview`, the sessions' places in `table`, and what is in use in `usage`.
+//! One idea a file: what happens on arrival is in `arrive`, how sessions are accepted in `accept`, what leaves next in `depart`, how small messages
+//! share a packet in `pen`, which incoming messages are granted more in `grants`, what is shown of packets before all that in `preview`, the
+//! sessions' places in `table`, and what is in use in `usage`.
 
 mod accept;
 mod arrive;
@@ -9,6 +10,7 @@ mod config;
 mod depart;
 mod event;
 mod grants;
+mod pen;
 mod preview;
 mod table;
 mod usage;
@@ -20,12 +22,16 @@ use std::sync::Arc;
 use zerocopy::little_endian::{U16, U32};
 
 use self::depart::Departures;
+use self::pen::Pen;
 use self::table::Table;
 use crate::class::Class;
 use crate::clock::Time;
 use crate::payload::Payload;
 use crate::port::{Address, Datagram, Port, PortCounters};
-use crate::session::{Budget, Credit, Crowd, Handled, Inflow, Message, SOONEST, Session, Shared, Tokens, least_beside_small};
+use crate::session::{
+    Budget, Credit, Crowd, Handled, Inflow, Message, NewMessage, SOONEST, Session, Shared, Tokens, bundled_len, least_beside_small,
+    write_bundled, write_bundled_words,
+};
 use crate::timer::Wheel;
 use crate::wire::{MIN_MTU, Parameters};
 
@@ -33,6 +39,7 @@ pub(crate) use self::config::CONTROL_SLOTS;
 pub use self::config::EndpointConfig;
 pub use self::event::{CloseReason, ConnectError, EndpointCounters, Event, MessageId, RoundTrip, SendError, SessionId};
 pub use self::usage::EndpointUsage;
+pub use crate::session::{Batch, Messages};
 
 /// Longest head that [`Endpoint::send`] takes beside the body, in bytes.
 pub const MAX_HEAD: usize = 512;
@@ -49,6 +56,7 @@ pub struct Endpoint {
     sessions: Table,
     wheel: Wheel,
     departures: Departures,
+    pen: Pen,
     arrivals: Vec<Datagram>,
     /// Sessions that packets of this burst were for.
     touched: Vec<u32>,
@@ -84,7 +92,8 @@ impl Endpoint {
             tokens,
             sessions: Table::new(config.max_sessions, random.fork()),
             wheel: Wheel::new(),
-            departures: Departures::new(),
+            departures: Departures::new(capabilities.integrity),
+            pen: Pen::new(),
             arrivals: Vec::with_capacity(config.burst),
             touched: Vec::with_capacity(config.burst),
             fired: Vec::new(),
@@ -96,10 +105,11 @@ impl Endpoint {
                 ack_delay: config.ack_delay.as_nanos() as u64,
                 resumed: now,
                 quiet: config.peer_timeout.as_nanos() as u64 / 3,
-                events: VecDeque::new(),
+                batches: VecDeque::new(),
                 counters: EndpointCounters::default(),
                 budget: Budget::new(config.reassembly_bytes),
                 held: 0,
+                anybodys: config.send_bytes_total / 2,
                 granting: Default::default(),
                 inflow: Inflow::default(),
                 credit: Credit::new(config.grant_window / 16, capabilities.mtu),
@@ -138,6 +148,7 @@ impl Endpoint {
 
     /// Closes a session: what was accepted for sending is delivered first, then both sides get [`Event::Closed`].
     pub fn close(&mut self, session: SessionId, now: Time) {
+        self.put_down(now);
         let Some(entry) = self.sessions.get_mut(session) else { return };
         let handled = entry.close(&mut self.shared);
         self.after(session.slot, handled, now);
@@ -145,7 +156,59 @@ impl Endpoint {
 
     /// Accepts a message, `head` followed by `body`, for delivery to the session's other side: once, or not at all if the session ends
     /// first ([`Event::Undelivered`] with `token`).
+    #[inline]
     pub fn send(
+        &mut self,
+        session: SessionId,
+        class: Class,
+        head: &[u8],
+        body: Payload,
+        token: u64,
+        now: Time,
+    ) -> Result<MessageId, SendError> {
+        // The common case of many small messages to one peer, small enough itself to be part of its caller.
+        let len = bundled_len(head.len(), body.len());
+        if head.len() <= MAX_HEAD
+            && let Some((id, place)) = self.pen.add(session, class, token, len)
+        {
+            write_bundled(head, &body, place);
+            return Ok(id);
+        }
+        self.send_apart(session, class, head, body, token, now)
+    }
+
+    /// [`Endpoint::send`] with a head of little-endian words, at most [`MAX_HEAD`] bytes, for those who have it in registers.
+    #[inline(always)]
+    pub fn send_words<const N: usize>(
+        &mut self,
+        session: SessionId,
+        class: Class,
+        head: [u64; N],
+        body: Payload,
+        token: u64,
+        now: Time,
+    ) -> Result<MessageId, SendError> {
+        const { assert!(8 * N <= MAX_HEAD) };
+        let len = bundled_len(8 * N, body.len());
+        if let Some((id, place)) = self.pen.add(session, class, token, len) {
+            write_bundled_words(head, &body, place);
+            return Ok(id);
+        }
+        let words = head.map(u64::to_le_bytes);
+        self.send_apart(session, class, words.as_flattened(), body, token, now)
+    }
+
+    /// The packet that is being written is finished.
+    #[inline(always)]
+    fn put_down(&mut self, now: Time) {
+        if !self.pen.is_down() {
+            self.pen.put_down(&mut self.sessions, &mut self.departures, now, &mut self.shared);
+        }
+    }
+
+    /// Accepts a message that does not share the packet before it.
+    #[inline(never)]
+    fn send_apart(
         &mut self,
         session: SessionId,
         class: Class,
@@ -157,18 +220,18 @@ impl Endpoint {
         if head.len() > MAX_HEAD {
             return Err(SendError::TooLarge { len: head.len(), limit: MAX_HEAD });
         }
+        self.put_down(now);
         let entry = self.sessions.get_mut(session).ok_or(SendError::UnknownSession)?;
-        let message = Message { class, head, body, token };
         if let Some(mut frame) = self.departures.frame_for_now(class, self.port.as_mut(), &mut self.shared.counters) {
-            if let Some(id) = entry.send_now(&message, &mut frame, now, &mut self.shared) {
-                self.shared.counters.messages_sent += 1;
-                self.departures.push(frame, entry.peer, self.integrity);
+            let new = NewMessage { class, head, body: &body, token };
+            if let Some((id, part)) = entry.send_now(&new, &mut frame, now, &mut self.shared) {
+                self.pen.take_up(frame, entry, class, id, part, &self.shared);
                 set_timer(&mut self.wheel, entry, now, &self.shared);
                 return Ok(id);
             }
             self.departures.give_back(frame);
         }
-        let id = entry.send(message, now, &mut self.shared)?;
+        let id = entry.send(Message { class, head, body, token }, now, &mut self.shared)?;
         self.shared.counters.messages_sent += 1;
         self.schedule(session.slot, now);
         Ok(id)
@@ -180,10 +243,11 @@ impl Endpoint {
         if payload.len() > MAX_CONTROL {
             return Err(SendError::TooLarge { len: payload.len(), limit: MAX_CONTROL });
         }
+        self.put_down(now);
         let entry = self.sessions.get_mut(session).ok_or(SendError::UnknownSession)?;
         if let Some(mut frame) = self.departures.control_frame_for_now(self.port.as_mut()) {
             if entry.send_control_now(payload, &mut frame, now) {
-                self.departures.push(frame, entry.peer, self.integrity);
+                self.departures.push(frame, entry.peer);
                 set_timer(&mut self.wheel, entry, now, &self.shared);
                 return Ok(());
             }
@@ -197,12 +261,12 @@ impl Endpoint {
     /// The same, and flushes: for a message that can't wait. What is to be kept of it is kept after it has left.
     pub fn send_control_at_once(&mut self, session: SessionId, payload: &[u8], now: Time) -> Result<(), SendError> {
         if payload.len() <= MAX_CONTROL
-            && !self.departures.is_waiting()
+            && !self.is_waiting()
             && let Some(entry) = self.sessions.get_mut(session)
             && let Some(mut frame) = self.departures.control_frame_for_now(self.port.as_mut())
         {
             if let Some(sent) = entry.emit_control(payload, &mut frame, now) {
-                self.departures.push(frame, entry.peer, self.integrity);
+                self.departures.push(frame, entry.peer);
                 self.departures.transmit(self.port.as_mut(), &mut self.shared.counters);
                 entry.control_sent(sent, now);
                 set_timer(&mut self.wheel, entry, now, &self.shared);
@@ -217,6 +281,7 @@ impl Endpoint {
 
     /// Stops sending a message, without effect if it was delivered. Its token gets no event.
     pub fn abandon(&mut self, session: SessionId, message: MessageId, now: Time) {
+        self.put_down(now);
         if let Some(entry) = self.sessions.get_mut(session) {
             entry.abandon(message, &mut self.shared);
             self.schedule(session.slot, now);
@@ -226,13 +291,36 @@ impl Endpoint {
     /// The oldest event not yet taken.
     #[inline]
     pub fn next_event(&mut self) -> Option<Event> {
-        self.shared.events.pop_front()
+        if let Batch::Messages(messages) = self.shared.batches.front_mut()? {
+            let (session, class) = (messages.session(), messages.class());
+            let payload = messages.next();
+            if messages.is_empty() {
+                self.shared.batches.pop_front();
+            }
+            return Some(Event::Message { session, class, payload: payload.unwrap_or_default() });
+        }
+        match self.shared.batches.pop_front()? {
+            Batch::Event(event) => Some(event),
+            Batch::Messages(_) => None,
+        }
+    }
+
+    /// The oldest events not yet taken: one, or all messages of a packet at once, which costs less than to take them one by one.
+    #[inline(always)]
+    pub fn next_batch(&mut self) -> Option<Batch> {
+        self.shared.batches.pop_front()
     }
 
     /// Whether [`Endpoint::next_event`] has something, or [`Endpoint::flush`].
     #[inline]
     pub fn has_work(&self) -> bool {
-        !self.shared.events.is_empty() || self.departures.is_waiting()
+        !self.shared.batches.is_empty() || self.is_waiting()
+    }
+
+    /// Whether something waits to be sent.
+    #[inline]
+    fn is_waiting(&self) -> bool {
+        !self.pen.is_down() || self.departures.is_waiting()
     }
 
     /// One turn: a burst from the port, and the timers that are due. Returns how many packets came.
@@ -246,6 +334,7 @@ impl Endpoint {
     /// one burst; of messages that share a packet at most the first is shown.
     #[inline]
     pub fn poll_watching(&mut self, now: Time, watch: &mut dyn FnMut(SessionId, &[u8])) -> usize {
+        self.put_down(now);
         if now.nanos_since(self.last_poll) > self.shared.quiet {
             self.shared.resumed = now;
         }
@@ -298,7 +387,7 @@ impl Endpoint {
 
     /// When [`Endpoint::poll`] must be called next even if nothing arrives; `now` if packets wait to be sent.
     pub fn next_timeout(&self, now: Time) -> Option<Time> {
-        if self.departures.is_waiting() {
+        if self.is_waiting() {
             return Some(self.departures.retry_at(now));
         }
         if self.unseen > 0 {
@@ -310,6 +399,7 @@ impl Endpoint {
     /// Prepares to block: sends the acknowledgements that still wait for something to ride on, and arms the port. `false`: packets are
     /// waiting already, don't block.
     pub fn before_wait(&mut self, now: Time) -> bool {
+        self.put_down(now);
         self.flush_acknowledgements(now);
         self.port.prepare_wait()
     }
@@ -366,7 +456,7 @@ impl Endpoint {
 
     /// Bytes of messages held for sending, all sessions together.
     pub fn send_bytes(&self) -> usize {
-        self.shared.held
+        self.shared.held + self.pen.bytes()
     }
 
     /// What was counted since the endpoint was made.
@@ -396,6 +486,7 @@ fn set_timer(wheel: &mut Wheel, session: &mut Session, now: Time, shared: &Share
 impl Drop for Endpoint {
     /// Tells every peer goodbye, once; who misses it notices by silence.
     fn drop(&mut self) {
+        self.put_down(self.last_poll);
         for mut session in self.sessions.drain() {
             session.say_goodbye();
             // The time in a goodbye only scales its acknowledgement's delay, which no longer matters.

@@ -7,11 +7,14 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
+mod cut;
 mod free;
 mod home;
 mod pool;
 mod slab;
 
+use crate::sync::primitive::AtomicUsize;
+pub use cut::{Cutter, Piece};
 use home::Parts;
 pub use pool::{Pool, PoolConfig};
 
@@ -84,6 +87,13 @@ impl Frame {
     #[inline]
     pub fn index(&self) -> u32 {
         self.parts.index
+    }
+
+    /// Where the frame's pieces are counted when it is cut, if its home does that.
+    #[inline]
+    fn pieces(&self) -> Option<&AtomicUsize> {
+        // SAFETY: the home lives as long as we do.
+        unsafe { self.parts.pieces() }
     }
 
     /// The bytes of the current range.

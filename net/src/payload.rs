@@ -5,14 +5,15 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 
-use crate::frame::Frame;
+use crate::frame::{Frame, Piece};
 
 /// A message's bytes. A received message of one packet *is* that packet's frame (no copy is made, and the frame goes back to its
-/// pool when the payload is dropped, on whichever thread); larger ones, and those to send, are [`Bytes`].
+/// pool when the payload is dropped, on whichever thread), or lies in a frame together with others (which goes back when the last of them
+/// is dropped); larger ones, and those to send, are [`Bytes`].
 pub struct Payload(Repr);
 
 enum Repr {
-    Frame(Frame),
+    Piece(Piece),
     Bytes(Bytes),
 }
 
@@ -24,7 +25,23 @@ impl Payload {
 
     /// The received range of a frame.
     pub fn from_frame(frame: Frame) -> Payload {
-        Payload(Repr::Frame(frame))
+        Payload(Repr::Piece(Piece::whole(frame)))
+    }
+
+    /// Makes this, which is empty, a piece of a frame that others have pieces of; or a copy of `bytes`, if there is no piece.
+    #[inline(always)]
+    pub(crate) fn become_piece<'a>(&mut self, piece: Option<Piece>, bytes: impl FnOnce() -> &'a [u8]) {
+        let new = match piece {
+            Some(piece) => Payload(Repr::Piece(piece)),
+            None => Payload::copy_from(bytes()),
+        };
+        debug_assert!(self.is_empty() && !self.holds_frame(), "a payload would be lost");
+        // Nothing is lost with static bytes, and to find out that there is nothing to drop would cost more than all the rest.
+        if matches!(&self.0, Repr::Bytes(bytes) if bytes.is_empty()) {
+            std::mem::forget(std::mem::replace(self, new));
+        } else {
+            *self = new;
+        }
     }
 
     /// A copy of `bytes` on the heap.
@@ -36,7 +53,7 @@ impl Payload {
     #[inline]
     pub fn trim_front(&mut self, count: usize) {
         match &mut self.0 {
-            Repr::Frame(frame) => frame.trim_front(count.min(frame.len())),
+            Repr::Piece(piece) => piece.trim_front(count.min(piece.data().len())),
             Repr::Bytes(bytes) => *bytes = bytes.split_off(count.min(bytes.len())),
         }
     }
@@ -44,23 +61,24 @@ impl Payload {
     /// The same bytes as [`Bytes`]: free unless they lie in a frame, from which they are copied (so that the frame can go back).
     pub fn into_bytes(self) -> Bytes {
         match self.0 {
-            Repr::Frame(frame) => Bytes::copy_from_slice(&frame),
+            Repr::Piece(piece) => Bytes::copy_from_slice(piece.data()),
             Repr::Bytes(bytes) => bytes,
         }
     }
 
     /// Whether the bytes occupy a frame of a port's receive pool.
     pub fn holds_frame(&self) -> bool {
-        matches!(self.0, Repr::Frame(_))
+        matches!(self.0, Repr::Piece(_))
     }
 }
 
 impl Deref for Payload {
     type Target = [u8];
 
+    #[inline(always)]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Repr::Frame(frame) => frame,
+            Repr::Piece(piece) => piece.data(),
             Repr::Bytes(bytes) => bytes,
         }
     }

@@ -7,6 +7,7 @@
 
 mod bits;
 mod buffers;
+mod bundle;
 mod congestion;
 mod credit;
 mod crowd;
@@ -39,13 +40,16 @@ use crate::endpoint::{CloseReason, EndpointConfig, EndpointCounters, Event, Roun
 use crate::port::Address;
 use crate::wire::{CloseCode, DATA_OVERHEAD, Item, Parameters};
 
+pub(crate) use self::bundle::{BUNDLE_MOST, bundled_len, write_bundled, write_bundled_words};
+pub use self::bundle::{Batch, Messages};
 pub(crate) use self::congestion::least_beside_small;
 pub(crate) use self::credit::Credit;
 pub(crate) use self::crowd::Crowd;
 pub(crate) use self::handshake::{FIRST_PAUSE, Proven};
 pub(crate) use self::incoming::{Budget, Need};
 pub(crate) use self::inflow::Inflow;
-pub(crate) use self::outgoing::Message;
+pub(crate) use self::outgoing::{Message, NewMessage};
+pub(crate) use self::recovery::Part;
 pub(crate) use self::token::Tokens;
 
 /// Control items in one packet at most.
@@ -78,11 +82,12 @@ pub(crate) struct Shared {
     pub(crate) quiet: u64,
     /// When this side last came back from not being polled for long: nobody else is to blame for the silence before.
     pub(crate) resumed: Time,
-    pub(crate) events: VecDeque<Event>,
+    pub(crate) batches: VecDeque<Batch>,
     pub(crate) counters: EndpointCounters,
     pub(crate) budget: Budget,
-    /// Bytes of messages that all sessions hold for sending.
+    /// Bytes of messages that all sessions hold for sending, and how many any of them may hold without a question asked.
     pub(crate) held: usize,
+    pub(crate) anybodys: usize,
     /// Incoming messages that need grants: session, the peer's slot, its sequence number. Those of trusted sessions, and those of sessions on
     /// probation; the latest in front.
     pub(crate) granting: [VecDeque<(SessionId, u16, u32)>; 2],
@@ -109,10 +114,16 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// A message of one packet came or went. Those that only answer long ones do not make a mixture.
+    /// The owner is to hear of this.
+    #[inline(always)]
+    pub(crate) fn tell(&mut self, event: Event) {
+        self.batches.push_back(Batch::Event(event));
+    }
+
+    /// So many messages of one packet came or went. Those that only answer long ones do not make a mixture.
     #[inline]
-    pub(crate) fn saw_small(&mut self, now: Time) {
-        self.small_excess = (self.small_excess + 1).min(2 * MIXTURE);
+    pub(crate) fn saw_small(&mut self, count: u32, now: Time) {
+        self.small_excess = (self.small_excess + count).min(2 * MIXTURE);
         if self.small_excess > MIXTURE {
             self.mixed_until = now.plus_nanos(MIXED);
         }
@@ -288,8 +299,9 @@ impl Session {
         if let Some(round_trip) = round_trip {
             self.recovery.rtt.sample(round_trip, 0);
         }
-        self.outgoing.establish(fragment, parameters.slots.get(), self.limits.unscheduled);
-        shared.events.push_back(Event::Established { session: self.id, peer: self.peer, incoming: self.incoming_side });
+        let longest = self.limits.max_message as usize;
+        self.outgoing.establish(fragment, longest, parameters.slots.get(), self.limits.unscheduled);
+        shared.tell(Event::Established { session: self.id, peer: self.peer, incoming: self.incoming_side });
     }
 
     /// Closes the session once what was accepted is delivered. `Closed`: there was nothing to wait for.
@@ -317,12 +329,12 @@ impl Session {
             self.state = State::Closed;
             for message in self.outgoing.drain() {
                 let (token, transmitted) = (message.token, message.transmitted);
-                shared.events.push_back(Event::Undelivered { session: self.id, token, transmitted });
+                shared.tell(Event::Undelivered { session: self.id, token, transmitted });
             }
             self.account(shared);
             self.incoming.clear(&mut shared.budget);
             shared.grants_due = true;
-            shared.events.push_back(Event::Closed { session: self.id, reason });
+            shared.tell(Event::Closed { session: self.id, reason });
         }
         Handled::Closed
     }

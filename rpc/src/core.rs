@@ -181,6 +181,12 @@ impl Core {
         self.client.table.wheel.is_due(now) || self.server.wheel.is_due(now) || self.sleeps.is_due(now)
     }
 
+    /// Whether nothing was put off.
+    #[inline(always)]
+    pub(crate) fn is_settled(&self) -> bool {
+        self.deferred.is_empty() && self.hook_notes.is_empty()
+    }
+
     /// Runs the timers that are due.
     #[inline]
     pub(crate) fn expire_timers(&mut self) {

@@ -23,6 +23,8 @@ pub enum Fate {
 
 /// Why a call has no reply. Every call ends exactly once: with its reply or with one of these.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+// A result with this error is moved as words: with a tag of one byte, the words behind it would be moved as bytes.
+#[repr(u64)]
 #[non_exhaustive]
 pub enum CallError {
     /// The deadline passed, at the caller or in the server's queue.

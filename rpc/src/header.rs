@@ -118,6 +118,27 @@ pub(crate) enum HeadError {
 }
 
 impl RequestHead {
+    /// The head as little-endian words. It is put together in registers: bytes that were stored one by one can't be loaded as words at once.
+    #[inline(always)]
+    pub(crate) fn words(&self) -> [u64; 3] {
+        let narrow = |bytes: [u8; 4]| u64::from(u32::from_le_bytes(bytes));
+        let first = narrow([self.kind, self.version, self.class, self.flags]) | u64::from(self.method.get()) << 32;
+        let extension =
+            u64::from(self.extension_tag) | u64::from(self.extension_length) << 8 | u64::from(self.reserved.get()) << 16;
+        [first, self.call.get(), u64::from(self.budget_us.get()) | extension << 32]
+    }
+
+    /// Reads the head of `message` and checks it as [`RequestHead::parse`] does, which says why if the answer is `None`.
+    #[inline(always)]
+    pub(crate) fn read(message: &[u8]) -> Option<(&RequestHead, Class)> {
+        let (head, rest) = RequestHead::ref_from_prefix(message).ok()?;
+        let extension = usize::from(head.extension_length);
+        let plain = extension == 0 && head.extension_tag == 0;
+        let extended = extension != 0 && head.extension_tag != 0 && extension <= MAX_EXTENSION.min(rest.len());
+        let class = Class::from_index(head.class)?;
+        (head.version == VERSION && (plain || extended)).then_some((head, class))
+    }
+
     /// Reads and checks the head of `message`; on success, the class with it.
     #[inline]
     pub(crate) fn parse(message: &[u8]) -> Result<(RequestHead, Class), (HeadError, Option<RequestHead>)> {
@@ -136,6 +157,17 @@ impl RequestHead {
     }
 }
 
+impl ReplyHead {
+    /// The head as little-endian words; see [`RequestHead::words`].
+    #[inline(always)]
+    pub(crate) fn words(&self) -> [u64; 3] {
+        let narrow = |bytes: [u8; 4]| u64::from(u32::from_le_bytes(bytes));
+        let class = u64::from(self.credit.get()) | u64::from(self.class) << 16 | u64::from(self.reserved) << 24;
+        let delays = u64::from(self.queue_delay_us.get()) | u64::from(self.retry_after_us.get()) << 32;
+        [narrow([self.kind, self.version, self.code, self.flags]) | class << 32, self.call.get(), delays]
+    }
+}
+
 impl CallNotice {
     pub(crate) fn cancel(call: u64) -> CallNotice {
         CallNotice { kind: kind::CANCEL, version: VERSION, reserved: [0; 2], waited_us: U32::new(0), call: U64::new(call) }
@@ -150,6 +182,14 @@ impl CallNotice {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_head_s_words_are_its_bytes() {
+        let bytes: [u8; 24] = std::array::from_fn(|n| n as u8 + 1);
+        let words: [u64; 3] = std::array::from_fn(|n| u64::from_le_bytes(std::array::from_fn(|m| bytes[8 * n + m])));
+        assert_eq!(RequestHead::read_from_bytes(&bytes).unwrap().words(), words);
+        assert_eq!(ReplyHead::read_from_bytes(&bytes).unwrap().words(), words);
+    }
 
     fn head() -> RequestHead {
         RequestHead {

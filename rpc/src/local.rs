@@ -101,7 +101,7 @@ impl Local {
     /// Calls a method. The request is sent before this returns, if there is credit; see [`Call`] for the rest.
     pub fn call(&self, peer: Peer, method: Method, payload: impl Into<Payload>, options: CallOptions) -> Call {
         let payload = payload.into();
-        let made = self.shared.with(|core| core.begin(&peer, method, payload, &options, Sink::Future(None)));
+        let made = self.shared.with(|core| core.begin(&peer, method, payload, &options, || Sink::Future(None)));
         Call::new(self.shared.clone(), made)
     }
 
@@ -123,8 +123,14 @@ impl Local {
         options: &CallOptions,
         tag: u64,
     ) -> Result<CallId, CallError> {
-        let payload = payload.into();
-        self.shared.with(|core| core.begin(&peer, method, payload, options, Sink::Tag(tag)))
+        let mut core = self.shared.core.borrow_mut();
+        let made = core.begin(&peer, method, payload.into(), options, || Sink::Tag(tag));
+        let settled = core.deferred.is_empty();
+        drop(core);
+        if !settled {
+            self.shared.settle();
+        }
+        made
     }
 
     /// The oldest result of a submitted call.

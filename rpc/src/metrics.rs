@@ -23,6 +23,9 @@ use crate::usage::Usage;
 pub struct Latency {
     histogram: Histogram<u64>,
     sum_nanos: u128,
+    /// The value recorded last and how often in a row, not in the histogram yet: calls that left in one turn and whose replies came in one turn
+    /// took equally long by the turns' clock.
+    last: (u64, u64),
 }
 
 impl Latency {
@@ -31,40 +34,63 @@ impl Latency {
         let mut histogram =
             Histogram::new_with_bounds(1, 10_000_000_000, 2).expect("1 ns to 10 s with two digits are valid bounds");
         histogram.auto(true);
-        Latency { histogram, sum_nanos: 0 }
+        Latency { histogram, sum_nanos: 0, last: (0, 0) }
     }
 
     #[inline]
     pub(crate) fn record(&mut self, nanos: u64) {
-        // It can fail only for values that do not fit into memory even resized; the sum still has them.
-        let _ = self.histogram.record(nanos);
-        self.sum_nanos += u128::from(nanos);
+        if nanos != self.last.0 {
+            self.settle(nanos);
+        }
+        self.last.1 += 1;
+    }
+
+    /// Brings the histogram up to date, before another value is recorded.
+    #[inline]
+    fn settle(&mut self, next: u64) {
+        let (nanos, times) = std::mem::replace(&mut self.last, (next, 0));
+        if times > 0 {
+            // It can fail only for values that do not fit into memory even resized; the sum still has them.
+            let _ = self.histogram.record_n(nanos, times);
+            self.sum_nanos += u128::from(nanos) * u128::from(times);
+        }
+    }
+
+    /// With everything that was recorded.
+    fn settled(&self) -> Latency {
+        let mut all = self.clone();
+        all.settle(0);
+        all
     }
 
     /// How many were recorded.
     pub fn count(&self) -> u64 {
-        self.histogram.len()
+        self.histogram.len() + self.last.1
     }
 
     /// The value below which this share (0 to 1) of the recorded ones lies, to two significant digits; zero if there is none.
     pub fn quantile(&self, share: f64) -> Duration {
-        Duration::from_nanos(self.histogram.value_at_quantile(share))
+        Duration::from_nanos(self.settled().histogram.value_at_quantile(share))
     }
 
     /// The largest recorded, to two significant digits.
     pub fn max(&self) -> Duration {
-        Duration::from_nanos(self.histogram.max())
+        Duration::from_nanos(self.settled().histogram.max())
     }
 
     /// The mean; zero if there is none.
     pub fn mean(&self) -> Duration {
-        let mean = self.sum_nanos / u128::from(self.count().max(1));
+        let mean = self.sum_nanos() / u128::from(self.count().max(1));
         Duration::from_nanos(u64::try_from(mean).unwrap_or(u64::MAX))
     }
 
     /// The sum of all recorded.
     pub fn sum(&self) -> Duration {
-        Duration::from_nanos(u64::try_from(self.sum_nanos).unwrap_or(u64::MAX))
+        Duration::from_nanos(u64::try_from(self.sum_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn sum_nanos(&self) -> u128 {
+        self.sum_nanos + u128::from(self.last.0) * u128::from(self.last.1)
     }
 }
 
@@ -129,6 +155,13 @@ pub struct ClientSeries {
 impl ClientSeries {
     fn new() -> ClientSeries {
         ClientSeries { calls: 0, replies: 0, errors: [0; ErrorKind::COUNT], latency: Latency::new() }
+    }
+
+    /// A call got its reply, after so long.
+    #[inline(always)]
+    pub(crate) fn replied(&mut self, nanos: u64) {
+        self.replies += 1;
+        self.latency.record(nanos);
     }
 
     /// Calls that ended with an error of this kind.

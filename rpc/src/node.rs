@@ -35,6 +35,7 @@ use crate::local::{Local, Shared};
 use crate::mail::Mail;
 use crate::method::Method;
 use crate::metrics::Metrics;
+use crate::request::Request;
 use crate::server::workers::Workers;
 use crate::server::{Kind, ServiceState};
 use crate::service::{Handler, Service};
@@ -47,6 +48,8 @@ use crate::usage::Usage;
 pub struct Node {
     shared: Rc<Shared>,
     runners: Vec<Runner>,
+    /// The request that a handler runs on where it was received.
+    direct: Request,
     hooks: Vec<(u8, Box<dyn Hook>)>,
     workers: Workers,
     waiting: Waiting,

@@ -30,11 +30,40 @@ pub struct Request {
     pub(crate) class: Class,
     pub(crate) origin: Origin,
     pub(crate) deadline: Time,
-    pub(crate) clock: Option<Clock>,
+    pub(crate) clock: Clock,
     pub(crate) token: OnceCell<CancelToken>,
 }
 
 impl Request {
+    /// A request for nothing, to be filled in.
+    pub(crate) fn blank(clock: Clock) -> Request {
+        let address = Address::from(std::net::SocketAddr::from(([0, 0, 0, 0], 0)));
+        Request {
+            payload: Payload::empty(),
+            method: Method::from_id(0),
+            class: Class::Normal,
+            origin: Origin { session: SessionId::from_u64(u64::MAX), address },
+            deadline: Time::NEVER,
+            clock,
+            token: OnceCell::new(),
+        }
+    }
+
+    /// Makes this another request, whose payload is here already: those that run where they are received come one at a time, and are too large to move about.
+    #[inline(always)]
+    pub(crate) fn refill(&mut self, method: Method, class: Class, origin: Origin, deadline: Time) {
+        (self.method, self.class, self.origin, self.deadline) = (method, class, origin, deadline);
+    }
+
+    /// Lets go of what a request held that has been handled.
+    #[inline(always)]
+    pub(crate) fn clear(&mut self) {
+        if let Some(token) = self.token.take() {
+            token.retire();
+        }
+        self.payload = Payload::empty();
+    }
+
     /// The request's bytes. For a small request they lie in the packet that it came in, which goes back to its pool when the request
     /// is dropped.
     pub fn payload(&self) -> &Payload {
@@ -73,14 +102,18 @@ impl Request {
 
     /// What is left until the deadline; zero if it has passed, `None` if there is none. Reads the clock.
     pub fn remaining(&self) -> Option<Duration> {
-        let clock = self.clock.as_ref()?;
-        Some(self.deadline.since(clock.now()))
+        self.deadline().map(|deadline| deadline.since(self.clock.now()))
     }
 
     /// Tells whether the work is still wanted.
     pub fn cancellation(&self) -> &CancelToken {
         // A handler that runs at dispatch has no token until it asks for one: nothing but the deadline can end its request.
-        self.token.get_or_init(|| CancelToken::with_deadline(self.deadline, self.clock.clone()))
+        self.token.get_or_init(|| self.new_token())
+    }
+
+    /// A token for this request.
+    pub(crate) fn new_token(&self) -> CancelToken {
+        CancelToken::with_deadline(self.deadline, self.deadline().map(|_| self.clock.clone()))
     }
 
     /// A point in long work where others may go first: on a worker thread, waiting requests of more urgent classes are served here and

@@ -164,15 +164,26 @@ impl Server {
 
     #[inline]
     pub(crate) fn client(&mut self, session: SessionId) -> &mut Client {
-        if self.clients.len() <= session.slot() {
-            self.clients.resize_with(session.slot() + 1, Client::default);
-        }
-        let client = &mut self.clients[session.slot()];
-        if client.id != Some(session) {
-            *client = Client { id: Some(session), ..Client::default() };
-        }
-        client
+        client_of(&mut self.clients, session)
     }
+}
+
+/// What is kept for a session, made if there is nothing.
+#[inline(always)]
+pub(crate) fn client_of(clients: &mut Vec<Client>, session: SessionId) -> &mut Client {
+    let slot = session.slot();
+    if clients.get(slot).is_none_or(|client| client.id != Some(session)) {
+        add_client(clients, session);
+    }
+    &mut clients[slot]
+}
+
+#[cold]
+fn add_client(clients: &mut Vec<Client>, session: SessionId) {
+    if clients.len() <= session.slot() {
+        clients.resize_with(session.slot() + 1, Client::default);
+    }
+    clients[session.slot()] = Client { id: Some(session), ..Client::default() };
 }
 
 impl std::fmt::Debug for Server {

@@ -125,7 +125,7 @@ impl Endpoint {
         buffer[..Header::LEN].copy_from_slice(header.as_bytes());
         let len = write(buffer);
         frame.set_range(0, len);
-        self.departures.push(frame, peer, self.integrity);
+        self.departures.push(frame, peer);
     }
 }
 

@@ -13,6 +13,8 @@ use crate::wire::Header;
 
 /// Packets handed to the port by one call.
 const BURST: usize = 48;
+/// Messages of one packet handed to the port by one call, wherever several share packets: the peer can begin with them.
+const MESSAGES: usize = 64;
 /// Packets that one session sends in a row, so that a burst to one peer can leave as one segmented send.
 const TURN: usize = 8;
 /// Packets sent by one flush; the rest waits until what arrived meanwhile was looked at.
@@ -32,6 +34,8 @@ const OWING: u8 = 0x80;
 
 #[derive(Debug)]
 pub(super) struct Departures {
+    /// Whether the port protects datagrams from damage; else they get a checksum.
+    integrity: bool,
     urgent: VecDeque<u32>,
     data: [VecDeque<u32>; Class::COUNT],
     /// Bit n: class n's list is not empty.
@@ -41,6 +45,8 @@ pub(super) struct Departures {
     /// Those whose acknowledgement leaves alone unless something else does before.
     due: Vec<u32>,
     burst: VecDeque<Datagram>,
+    /// Messages of one packet in the burst.
+    messages: usize,
     transmit_frames: Vec<Frame>,
     control_frames: Vec<Frame>,
     /// The port took less than all in the last flush.
@@ -50,14 +56,16 @@ pub(super) struct Departures {
 }
 
 impl Departures {
-    pub(super) fn new() -> Departures {
+    pub(super) fn new(integrity: bool) -> Departures {
         Departures {
+            integrity,
             urgent: VecDeque::new(),
             data: Default::default(),
             listed: 0,
             owing: VecDeque::new(),
             due: Vec::new(),
             burst: VecDeque::with_capacity(2 * BURST),
+            messages: 0,
             transmit_frames: Vec::with_capacity(BORROW),
             control_frames: Vec::with_capacity(BORROW),
             blocked: false,
@@ -128,11 +136,16 @@ impl Departures {
     /// A frame for a packet of this class that may leave at once: nothing more urgent waits, and the port takes packets.
     #[inline]
     pub(super) fn frame_for_now(&mut self, class: Class, port: &mut dyn Port, counters: &mut EndpointCounters) -> Option<Frame> {
-        let more_urgent = self.listed & ((1 << class.index()) - 1) != 0 || !self.urgent.is_empty();
-        if more_urgent || self.burst.len() >= BURST && !self.transmit(port, counters) {
+        let full = self.burst.len() >= BURST || self.messages >= MESSAGES;
+        if self.more_urgent(class) || full && !self.transmit(port, counters) {
             return None;
         }
         self.transmit_frame(port)
+    }
+
+    #[inline]
+    fn more_urgent(&self, class: Class) -> bool {
+        self.listed & ((1 << class.index()) - 1) != 0 || !self.urgent.is_empty()
     }
 
     /// A frame for a control packet that may leave at once: no other waits.
@@ -160,8 +173,10 @@ impl Departures {
 
     /// The packet that was begun is finished.
     #[inline]
-    fn finish(&mut self, integrity: bool) {
-        if !integrity && let Some(datagram) = self.burst.back_mut() {
+    fn finish(&mut self) {
+        if !self.integrity
+            && let Some(datagram) = self.burst.back_mut()
+        {
             Header::seal(datagram.frame.data_mut());
         }
     }
@@ -173,11 +188,18 @@ impl Departures {
 
     /// Queues a finished packet.
     #[inline(always)]
-    pub(super) fn push(&mut self, mut frame: Frame, peer: Address, integrity: bool) {
-        if !integrity {
+    pub(super) fn push(&mut self, mut frame: Frame, peer: Address) {
+        if !self.integrity {
             Header::seal(frame.data_mut());
         }
         self.burst.push_back(Datagram { frame, peer });
+    }
+
+    /// Queues a finished packet of so many messages.
+    #[inline(always)]
+    pub(super) fn push_messages(&mut self, frame: Frame, peer: Address, count: usize) {
+        self.messages += count;
+        self.push(frame, peer);
     }
 
     /// Hands what is queued to the port. `false`: it did not take all.
@@ -197,6 +219,9 @@ impl Departures {
             }
         }
         self.blocked = !self.burst.is_empty();
+        if !self.blocked {
+            self.messages = 0;
+        }
         !self.blocked
     }
 }
@@ -205,6 +230,7 @@ impl Endpoint {
     /// Sends what is due, as far as the port takes it.
     #[inline]
     pub fn flush(&mut self, now: Time) {
+        self.put_down(now);
         if self.departures.is_waiting() {
             self.flush_waiting(now);
         }
@@ -256,7 +282,7 @@ impl Endpoint {
             };
             if session.emit_urgent(now, &mut frame, &mut self.shared) {
                 let peer = session.peer;
-                self.departures.push(frame, peer, self.integrity);
+                self.departures.push(frame, peer);
             } else {
                 self.departures.control_frames.push(frame);
                 break;
@@ -293,7 +319,7 @@ impl Endpoint {
                 self.departures.cancel();
                 break;
             }
-            self.departures.finish(self.integrity);
+            self.departures.finish();
         }
         self.schedule(slot, now);
         true
@@ -335,7 +361,7 @@ impl Endpoint {
         };
         session.emit_acknowledgement(now, &mut frame);
         let peer = session.peer;
-        self.departures.push(frame, peer, self.integrity);
+        self.departures.push(frame, peer);
         true
     }
 
@@ -345,7 +371,7 @@ impl Endpoint {
             && session.emit_farewell(now, &mut frame)
         {
             let peer = session.peer;
-            self.departures.push(frame, peer, self.integrity);
+            self.departures.push(frame, peer);
         }
     }
 }

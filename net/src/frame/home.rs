@@ -4,7 +4,7 @@ use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
 
 use super::pool;
-use crate::sync::primitive::{alloc_zeroed, dealloc, known_thread_token};
+use crate::sync::primitive::{AtomicUsize, alloc_zeroed, dealloc, known_thread_token};
 
 /// What a frame knows of the memory it is in. Without its owner's promise it is just numbers.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,18 @@ pub(crate) struct Home {
     pub(crate) owner: u64,
     /// Takes a buffer back, on any thread.
     pub(crate) release: Release,
+    /// Where the pieces of frames are counted.
+    pub(crate) pieces: Pieces,
 }
+
+/// A word for each frame of a home, by its number; null where frames are never cut.
+#[derive(Debug)]
+pub(crate) struct Pieces(pub(crate) *const AtomicUsize);
+
+// SAFETY: it points to words that any thread may use, and that live as long as the home.
+unsafe impl Send for Pieces {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Pieces {}
 
 /// [`Parts`] as arguments: home, buffer, capacity, index. One by one, so that they travel in registers and no frame needs an
 /// address for this call's sake; with one, each move of a frame would go through memory.
@@ -37,6 +48,20 @@ pub(crate) type Release = unsafe fn(NonNull<Home>, NonNull<u8>, u32, u32);
 pub(crate) const NO_OWNER: u64 = u64::MAX;
 
 impl Parts {
+    /// The word that counts the frame's pieces, if its home has such words.
+    ///
+    /// # Safety
+    ///
+    /// The home is alive for as long as the answer is used.
+    #[inline]
+    pub(crate) unsafe fn pieces<'a>(self) -> Option<&'a AtomicUsize> {
+        // SAFETY: the home is alive, and has a word for each of its frames if it has any.
+        unsafe {
+            let words = (*self.home.as_ptr()).pieces.0;
+            if words.is_null() { None } else { Some(&*words.add(self.index as usize)) }
+        }
+    }
+
     /// Gives the buffer back to its home.
     ///
     /// # Safety
@@ -56,7 +81,7 @@ impl Parts {
 }
 
 /// Detached buffers are on the heap, each on its own.
-static DETACHED: Home = Home { owner: NO_OWNER, release: release_detached };
+static DETACHED: Home = Home { owner: NO_OWNER, release: release_detached, pieces: Pieces(std::ptr::null()) };
 
 /// A zeroed buffer of its own.
 pub(super) fn detached(size: usize) -> Parts {

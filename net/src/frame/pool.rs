@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 
 use super::Frame;
 use super::free::Free;
-use super::home::{Home, NO_OWNER, Parts};
+use super::home::{Home, NO_OWNER, Parts, Pieces};
 use super::slab::Slab;
 use crate::sync::primitive::{
     AtomicU32, AtomicUsize, CachePadded, Ordering, UnsafeCell, acquire_read, exclusive, ord, thread_token,
@@ -45,6 +45,8 @@ struct Shared {
     returned: CachePadded<AtomicU32>,
     /// For each frame on that stack, the one below it. Written by the thread that returns the frame, before it pushes it.
     below: Box<[UnsafeCell<u32>]>,
+    /// For each frame, how many pieces it is in, while it is cut.
+    _pieces: Box<[AtomicUsize]>,
     /// Once closed: frames out, less those that counted themselves off. Wraps below zero until the owner has added its part.
     out: AtomicUsize,
 }
@@ -69,14 +71,16 @@ impl Pool {
     pub fn new(config: PoolConfig) -> Pool {
         let PoolConfig { frames, frame_size } = config;
         assert!(frames < MOST_FRAMES, "{frames} frames are too many for a pool");
+        let pieces: Box<[AtomicUsize]> = (0..frames).map(|_| AtomicUsize::new(0)).collect();
         let shared = Box::new(Shared {
-            home: Home { owner: thread_token().get(), release: release_anywhere },
+            home: Home { owner: thread_token().get(), release: release_anywhere, pieces: Pieces(pieces.as_ptr()) },
             slab: Slab::new(frames, frame_size),
             frame_size: u32::try_from(frame_size).expect("a frame's size fits into 32 bits"),
             count: frames as u32,
             local: CachePadded::new(UnsafeCell::new(Local { free: Free::all(frames), open: true })),
             returned: CachePadded::new(AtomicU32::new(EMPTY)),
             below: (0..frames).map(|_| UnsafeCell::new(EMPTY)).collect(),
+            _pieces: pieces,
             out: AtomicUsize::new(0),
         });
         debug_assert_ne!(shared.home.owner, NO_OWNER);

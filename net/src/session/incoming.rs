@@ -17,6 +17,8 @@ pub(crate) struct Incoming {
     /// Slots that the peer may use, the control ones included.
     limit: u16,
     max_message: u32,
+    /// Bytes of a message of one packet at most.
+    longest_whole: usize,
     unscheduled: u32,
     slots: Vec<Slot>,
     partial: usize,
@@ -96,6 +98,17 @@ pub(crate) enum Arrival {
     Deferred { new: bool },
 }
 
+/// What a whole message is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Whole {
+    /// A new one.
+    Data(Class),
+    /// A new control message.
+    Control,
+    /// It was there already.
+    Duplicate,
+}
+
 /// The memory that incomplete messages share.
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -146,6 +159,7 @@ impl Incoming {
             fragment,
             limit: slots.saturating_add(CONTROL_SLOTS),
             max_message,
+            longest_whole: fragment.min(max_message as usize),
             unscheduled,
             slots: Vec::new(),
             partial: 0,
@@ -157,6 +171,36 @@ impl Incoming {
     /// Takes the session's fragment size, known when the handshake is complete. Nothing was received before.
     pub(crate) fn establish(&mut self, fragment: usize) {
         self.fragment = fragment;
+        self.longest_whole = fragment.min(self.max_message as usize);
+    }
+
+    /// Takes a whole message of one packet.
+    #[inline(always)]
+    pub(crate) fn receive_whole(
+        &mut self,
+        header: &Fragment,
+        payload: &[u8],
+        now: Time,
+        budget: &mut Budget,
+    ) -> Result<Whole, WireError> {
+        let (number, sequence) = (header.slot.get(), header.sequence.get());
+        // The common case: a slot that was used before, whose last message is complete.
+        if let Some(slot) = self.slots.get_mut(usize::from(number))
+            && sequence.wrapping_sub(slot.sequence) as i32 > 0
+            && matches!(slot.state, State::Done)
+            && payload.len() <= self.longest_whole
+            && number >= CONTROL_SLOTS
+            && let Some(class) = Class::from_index(header.class)
+        {
+            slot.sequence = sequence;
+            return Ok(Whole::Data(class));
+        }
+        match self.receive(header, payload, now, budget)? {
+            Arrival::Single(class) => Ok(Whole::Data(class)),
+            Arrival::Control => Ok(Whole::Control),
+            Arrival::Duplicate => Ok(Whole::Duplicate),
+            _ => Err(WireError::Field("fragment")),
+        }
     }
 
     /// Whether a fragment is of a control message that has not come before.
@@ -167,7 +211,6 @@ impl Incoming {
     }
 
     /// Takes one fragment.
-    #[inline]
     pub(crate) fn receive(
         &mut self,
         header: &Fragment,
@@ -202,7 +245,8 @@ impl Incoming {
                 _ => return Ok(Arrival::Duplicate),
             }
         }
-        let single = offset == 0 && payload.len() == total as usize && payload.len() <= self.fragment;
+        let bundle = header.shift == Fragment::BUNDLE && class.is_some();
+        let single = (offset == 0 || bundle) && payload.len() == total as usize && payload.len() <= self.fragment;
         if single {
             if ahead == 0 {
                 return Err(WireError::Field("message length"));

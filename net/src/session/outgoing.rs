@@ -7,14 +7,16 @@ mod slots;
 
 use std::collections::VecDeque;
 
+use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
 use self::slots::{Slot, Slots, Waiting};
+use super::bundle;
 use super::recovery::Part;
 use crate::class::Class;
 use crate::endpoint::{CONTROL_SLOTS, EndpointConfig, MessageId, SendError};
 use crate::payload::Payload;
-use crate::wire::{DATA_OVERHEAD, Fragment};
+use crate::wire::{DATA_OVERHEAD, Fragment, Header};
 
 pub(crate) use self::slots::Ticket;
 
@@ -25,6 +27,10 @@ const OLDEST_SHARE: u32 = 16;
 pub(crate) struct Outgoing {
     /// Bytes of payload in each data packet but a message's last.
     fragment: usize,
+    /// Bytes of a packet with whole messages at most.
+    longest: usize,
+    /// Bytes of a packet with a bundle at most.
+    longest_bundle: usize,
     control: Slots,
     data: Slots,
     /// Control messages with something to send.
@@ -38,6 +44,8 @@ pub(crate) struct Outgoing {
     /// Messages that wait for a slot, by class.
     waiting: [VecDeque<Waiting>; Class::COUNT],
     waiting_count: usize,
+    /// Messages bundled with another.
+    bundled: usize,
     /// Bytes of the messages held.
     bytes: usize,
     next_order: u64,
@@ -59,6 +67,22 @@ pub(crate) struct Message<'a> {
 impl Message<'_> {
     #[inline]
     pub(crate) fn len(&self) -> usize {
+        self.head.len() + self.body.len()
+    }
+}
+
+/// The same, to be copied at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewMessage<'a> {
+    pub(crate) class: Class,
+    pub(crate) head: &'a [u8],
+    pub(crate) body: &'a [u8],
+    pub(crate) token: u64,
+}
+
+impl NewMessage<'_> {
+    #[inline(always)]
+    fn len(&self) -> usize {
         self.head.len() + self.body.len()
     }
 }
@@ -90,6 +114,8 @@ impl Outgoing {
     pub(crate) fn new(fragment: usize, peer_slots: u16) -> Outgoing {
         Outgoing {
             fragment,
+            longest: DATA_OVERHEAD + fragment,
+            longest_bundle: 0,
             control: Slots::new(0, CONTROL_SLOTS),
             data: Slots::new(CONTROL_SLOTS, usable(peer_slots)),
             urgent: VecDeque::new(),
@@ -98,6 +124,7 @@ impl Outgoing {
             ready: 0,
             waiting: Default::default(),
             waiting_count: 0,
+            bundled: 0,
             bytes: 0,
             next_order: 0,
             picks: 0,
@@ -106,8 +133,10 @@ impl Outgoing {
     }
 
     /// Takes the peer's limits, known when the handshake is complete. Nothing was sent before.
-    pub(crate) fn establish(&mut self, fragment: usize, peer_slots: u16, unscheduled: Unscheduled) {
+    pub(crate) fn establish(&mut self, fragment: usize, longest_message: usize, peer_slots: u16, unscheduled: Unscheduled) {
         self.fragment = fragment;
+        self.longest = DATA_OVERHEAD + fragment.min(longest_message);
+        self.longest_bundle = self.longest.min(DATA_OVERHEAD + bundle::LONGEST);
         self.data.limit = usable(peer_slots);
         for class in Class::ALL {
             while let Some(waiting) = self.waiting[class.index()].pop_front() {
@@ -119,21 +148,52 @@ impl Outgoing {
         }
     }
 
-    /// Accepts a message of one packet, and writes that packet after the header's place in `packet`, without any list between: the common
-    /// case, where nothing else wants to be sent. `None`: it is not that case, and nothing was done.
+    /// Accepts a message of one packet, and writes it after the header's place in `packet`, without any list between: the common case, where
+    /// nothing else wants to be sent. Gives the packet's length, and what it carries. `None`: it is not that case, and nothing was done.
     #[inline]
-    pub(crate) fn push_and_emit(&mut self, message: &Message<'_>, packet: &mut [u8]) -> Option<(MessageId, usize, Part)> {
-        let total = message.len();
-        let (class, order) = (message.class.index() as u8, self.next_order);
-        // A longer message of the same class has more left to send, so it does not stand before this one.
-        let stands_before = self.ready & ((1 << class) - 1) != 0 || !self.small[usize::from(class)].is_empty();
-        if stands_before || self.waiting_count != 0 || total > self.fragment {
+    pub(crate) fn push_and_emit(&mut self, new: &NewMessage<'_>, packet: &mut [u8]) -> Option<(MessageId, usize, Part)> {
+        let total = new.len();
+        let end = DATA_OVERHEAD + total;
+        if end > self.longest || self.is_busy() && self.stands_before(new.class) {
             return None;
         }
-        let part = emit_now(&mut self.data, class, message.token, order, [message.head, &message.body], packet)?;
+        let order = self.next_order;
+        let place = packet.get_mut(Header::LEN..end)?;
+        let part = emit_now(&mut self.data, new.class.index() as u8, new.token, order, [new.head, new.body], place)?;
         self.next_order += 1;
         self.bytes += total;
-        Some((MessageId(order), DATA_OVERHEAD + total, part))
+        Some((MessageId(order), end, part))
+    }
+
+    /// Where a packet must end to which messages may be added now: nowhere, if something stands before them.
+    #[inline]
+    pub(crate) fn longest_bundle(&self) -> usize {
+        if self.is_busy() { 0 } else { self.longest_bundle }
+    }
+
+    /// Messages with these tokens were bundled with `part`, accepted by [`Outgoing::push_and_emit`] just before: they are in `packet` from
+    /// `start` on.
+    #[inline]
+    pub(crate) fn joined(&mut self, part: Part, tokens: &[u64], packet: &mut [u8], start: usize) {
+        let Some(slot) = self.data.find(Ticket { slot: part.slot, sequence: part.sequence }) else { return };
+        slot.join(tokens, &packet[start..]);
+        write_header(slot, part.slot, slot.mark(0), &mut packet[Header::LEN..]);
+        self.next_order += tokens.len() as u64;
+        self.bundled += tokens.len();
+        self.bytes += packet.len() - start;
+    }
+
+    /// Whether anything may stand before a new message.
+    #[inline(always)]
+    fn is_busy(&self) -> bool {
+        self.ready != 0 || self.waiting_count != 0
+    }
+
+    /// Whether something is to leave before a new message of one packet.
+    fn stands_before(&self, class: Class) -> bool {
+        let class = class.index();
+        // A longer message of the same class has more left to send.
+        self.ready & ((1 << class) - 1) != 0 || !self.small[class].is_empty() || self.waiting_count != 0
     }
 
     /// The same for a control message: its length, and what it carries.
@@ -142,9 +202,11 @@ impl Outgoing {
         if self.has_urgent() || payload.len() > self.fragment {
             return None;
         }
-        let part = emit_now(&mut self.control, Fragment::CONTROL, 0, self.next_order, [payload, &[]], packet)?;
+        let end = DATA_OVERHEAD + payload.len();
+        let place = &mut packet[Header::LEN..end];
+        let part = emit_now(&mut self.control, Fragment::CONTROL, 0, self.next_order, [payload, &[]], place)?;
         self.next_order += 1;
-        Some((DATA_OVERHEAD + payload.len(), part))
+        Some((end, part))
     }
 
     /// Accepts a message. `open`: the session is established; before that, all wait.
@@ -238,14 +300,14 @@ impl Outgoing {
 
     /// Messages that are not acknowledged, control messages included.
     pub(crate) fn len(&self) -> usize {
-        self.waiting_count + self.data.in_use() + self.control.in_use()
+        self.waiting_count + self.bundled + self.data.in_use() + self.control.in_use()
     }
 
     /// Writes the next control message's packet after the header's place in `packet`: its length, and what it carries.
     pub(crate) fn emit_urgent(&mut self, packet: &mut [u8]) -> Option<(usize, Part)> {
         while let Some(ticket) = self.urgent.pop_front() {
-            if let Some(sent) = self.emit(ticket, packet) {
-                return Some(sent);
+            if let Some((len, part)) = self.emit(ticket, &mut packet[Header::LEN..]) {
+                return Some((Header::LEN + len, part));
             }
         }
         None
@@ -257,10 +319,10 @@ impl Outgoing {
     pub(crate) fn emit_data(&mut self, only_small: bool, packet: &mut [u8]) -> Option<(usize, Part)> {
         loop {
             let (class, ticket) = if only_small { self.pick_small()? } else { self.pick()? };
-            let sent = self.emit(ticket, packet);
+            let sent = self.emit(ticket, &mut packet[Header::LEN..]);
             self.look_ready(class);
-            if sent.is_some() {
-                return sent;
+            if let Some((len, part)) = sent {
+                return Some((Header::LEN + len, part));
             }
         }
     }
@@ -316,8 +378,9 @@ impl Outgoing {
         Some((class, ticket))
     }
 
+    /// Writes what leaves next of a message to the front of `place`, after its header: its length there, and what it carries.
     #[inline]
-    fn emit(&mut self, ticket: Ticket, packet: &mut [u8]) -> Option<(usize, Part)> {
+    fn emit(&mut self, ticket: Ticket, place: &mut [u8]) -> Option<(usize, Part)> {
         let fragment_size = self.fragment;
         let slot = self.slots_of(ticket.slot).find(ticket)?;
         slot.listed = false;
@@ -325,23 +388,30 @@ impl Outgoing {
         slot.transmitted = true;
         let offset = fragment as usize * fragment_size;
         let len = fragment_size.min(slot.total as usize - offset);
-        write_header(slot, ticket.slot, offset, slot.shift(), packet);
-        slot.copy(offset, &mut packet[DATA_OVERHEAD..DATA_OVERHEAD + len]);
+        write_header(slot, ticket.slot, slot.mark(offset as u32), place);
+        slot.copy(offset, &mut place[Fragment::LEN..Fragment::LEN + len]);
         let more = slot.long.is_some() && slot.is_sendable(fragment_size);
         self.resent += u64::from(again);
         if more {
             self.list(ticket.slot);
         }
-        Some((DATA_OVERHEAD + len, Part { slot: ticket.slot, sequence: ticket.sequence, fragment }))
+        Some((Fragment::LEN + len, Part { slot: ticket.slot, sequence: ticket.sequence, fragment }))
     }
 
     /// A fragment was acknowledged. When its message is complete the slot is free again.
     #[inline]
     pub(crate) fn acknowledged(&mut self, part: Part, unscheduled: Unscheduled) {
         let Part { slot, sequence, fragment } = part;
-        let Some(place) = self.slots_of(slot).find(Ticket { slot, sequence }) else { return };
+        let slots = if slot < CONTROL_SLOTS { &mut self.control } else { &mut self.data };
+        let Some(place) = slots.find(Ticket { slot, sequence }) else { return };
         if place.acknowledged(fragment) {
-            self.release(slot, unscheduled);
+            // What a window of data has no part in counts no bytes.
+            self.bytes -= if slot < CONTROL_SLOTS { 0 } else { place.total as usize };
+            self.bundled -= usize::from(place.count - 1);
+            slots.release(slot);
+            if self.waiting_count > 0 {
+                self.place_waiting(unscheduled);
+            }
         }
     }
 
@@ -378,7 +448,12 @@ impl Outgoing {
                 return None;
             }
         }
-        let (number, slot) = self.data.active().find(|(_, slot)| slot.order == id.0)?;
+        let (number, slot) = self.data.active_mut().find(|(_, slot)| slot.holds(id.0))?;
+        if slot.count > 1 {
+            // The others of its bundle still have to arrive.
+            slot.give_up(id.0);
+            return None;
+        }
         let ticket = Ticket { slot: number, sequence: slot.sequence };
         let partly = slot.transmitted && slot.long.is_some();
         let class = usize::from(slot.class);
@@ -405,7 +480,7 @@ impl Outgoing {
     pub(crate) fn drain(&mut self) -> Vec<Unacknowledged> {
         let mut held: Vec<(u64, Unacknowledged)> = Vec::new();
         for (_, slot) in self.data.active() {
-            held.push((slot.order, Unacknowledged { token: slot.token, transmitted: slot.transmitted }));
+            held.extend(slot.messages().map(|(order, token)| (order, Unacknowledged { token, transmitted: slot.transmitted })));
         }
         for waiting in self.waiting.iter_mut().flat_map(|queue| queue.drain(..)) {
             held.push((waiting.order, Unacknowledged { token: waiting.token, transmitted: false }));
@@ -433,21 +508,23 @@ impl Outgoing {
         true
     }
 
-    #[inline]
+    /// Frees a data message's slot.
     fn release(&mut self, number: u16, unscheduled: Unscheduled) {
-        if number < CONTROL_SLOTS {
-            self.control.release(number);
-            return;
-        }
-        self.bytes -= self.data.get(number).total as usize;
+        let slot = self.data.get(number);
+        self.bytes -= slot.total as usize;
+        self.bundled -= usize::from(slot.count - 1);
         self.data.release(number);
-        if self.waiting_count > 0 {
-            for class in Class::ALL {
-                if let Some(waiting) = self.waiting[class.index()].pop_front() {
-                    self.waiting_count -= 1;
-                    self.place(class, waiting, unscheduled);
-                    return;
-                }
+        self.place_waiting(unscheduled);
+    }
+
+    /// A slot may be free: for the most urgent message that waits for one.
+    #[cold]
+    fn place_waiting(&mut self, unscheduled: Unscheduled) {
+        for class in Class::ALL {
+            if let Some(waiting) = self.waiting[class.index()].pop_front() {
+                self.waiting_count -= 1;
+                self.place(class, waiting, unscheduled);
+                return;
             }
         }
     }
@@ -485,31 +562,35 @@ fn usable(peer_slots: u16) -> u16 {
     peer_slots.clamp(1, u16::MAX - CONTROL_SLOTS)
 }
 
-/// Takes a slot for a message of one packet, the two pieces of `bytes` after each other, and writes that packet. `None`: no slot.
+/// Takes a slot for a message of one packet, the two pieces of `bytes` after each other, and writes it to `place` after its header. `None`:
+/// no slot.
 #[inline(always)]
-fn emit_now(slots: &mut Slots, class: u8, token: u64, order: u64, bytes: [&[u8]; 2], packet: &mut [u8]) -> Option<Part> {
+fn emit_now(slots: &mut Slots, class: u8, token: u64, order: u64, bytes: [&[u8]; 2], place: &mut [u8]) -> Option<Part> {
+    let (header, payload) = place.split_at_mut_checked(Fragment::LEN)?;
     let number = slots.allocate()?;
     let slot = slots.get_mut(number);
-    slot.begin(class, token, order, bytes[0], bytes[1]);
+    let (head, body) = payload.split_at_mut(bytes[0].len());
+    head.copy_from_slice(bytes[0]);
+    body.copy_from_slice(bytes[1]);
+    slot.begin(class, token, order, payload, &[]);
     slot.unsent = false;
     slot.transmitted = true;
-    write_header(slot, number, 0, 0, packet);
-    packet[DATA_OVERHEAD..DATA_OVERHEAD + slot.head.len()].copy_from_slice(&slot.head);
+    write_header(slot, number, (0, 0), header);
     Some(Part { slot: number, sequence: slot.sequence, fragment: 0 })
 }
 
-/// Writes a fragment's header behind the packet's.
+/// Writes a fragment's header, with the shift and the offset that it says, to the front of `place`.
 #[inline]
-fn write_header(slot: &Slot, number: u16, offset: usize, shift: u8, packet: &mut [u8]) {
+fn write_header(slot: &Slot, number: u16, (shift, offset): (u8, u32), place: &mut [u8]) {
     let header = Fragment {
         slot: U16::new(number),
         class: slot.class,
         shift,
         sequence: U32::new(slot.sequence),
         total: U32::new(slot.total),
-        offset: U32::new(offset as u32),
+        offset: U32::new(offset),
     };
-    header.emit(packet);
+    place[..Fragment::LEN].copy_from_slice(header.as_bytes());
 }
 
 #[cfg(test)]

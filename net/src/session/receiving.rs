@@ -2,8 +2,9 @@
 
 use smallvec::SmallVec;
 
+use super::bundle::{Batch, Messages};
 use super::congestion::Congestion;
-use super::incoming::{self, Arrival, Budget};
+use super::incoming::{self, Arrival, Budget, Whole};
 use super::outgoing::{Outgoing, Ticket, Unscheduled};
 use super::recovery::{Below, Content, Progress, Verdict};
 use super::{Handled, ITEMS_A_PACKET, Session, Shared, State};
@@ -43,49 +44,10 @@ impl Session {
         match kind {
             Kind::Data => {
                 let (fragment, payload) = Fragment::parse(&frame)?;
-                match self.incoming.receive(&fragment, payload, now, &mut shared.budget)? {
-                    Arrival::Deferred { new } => {
-                        shared.counters.deferred += 1;
-                        if new {
-                            let (slot, sequence) = (fragment.slot.get(), fragment.sequence.get());
-                            self.push_item(Item::defer(slot, sequence));
-                            shared.granting[usize::from(!self.incoming.is_trusted())].push_front((self.id, slot, sequence));
-                            shared.grants_due = true;
-                        }
-                        return Ok(Handled::Open);
-                    }
-                    Arrival::Duplicate => shared.counters.duplicate_data += 1,
-                    Arrival::Partial { new, answered } => {
-                        shared.inflow.count(payload.len());
-                        if fragment.offset.get() == 0 {
-                            self.long_begins(now, &fragment, shared);
-                        }
-                        if let Some(delay) = answered {
-                            shared.credit.answered(delay, self.shortest_trip(), now);
-                        }
-                        self.watch(now, shared);
-                        if new {
-                            let place = (self.id, fragment.slot.get(), fragment.sequence.get());
-                            shared.granting[usize::from(!self.incoming.is_trusted())].push_front(place);
-                        }
-                        shared.grants_due = true;
-                    }
-                    Arrival::Single(class) => {
-                        let payload = body(frame, shared.copy_out);
-                        shared.counters.messages_received += 1;
-                        shared.saw_small(now);
-                        shared.events.push_back(Event::Message { session: self.id, class, payload });
-                    }
-                    Arrival::Control => {
-                        let payload = body(frame, shared.copy_out);
-                        shared.events.push_back(Event::Control { session: self.id, payload });
-                    }
-                    Arrival::Complete(class, bytes) => {
-                        shared.saw_long();
-                        shared.counters.messages_received += 1;
-                        shared.grants_due = true;
-                        shared.events.push_back(Event::Message { session: self.id, class, payload: Payload::from(bytes) });
-                    }
+                if fragment.total.get() as usize == payload.len() {
+                    self.take_whole(now, &fragment, frame, shared)?;
+                } else if !self.take_part(now, &fragment, payload, shared)? {
+                    return Ok(Handled::Open);
                 }
                 self.received.record(number, now, true, delay);
             }
@@ -110,6 +72,74 @@ impl Session {
         let whole = fragment.offset.get() == 0 && fragment.total.get() as usize == payload.len();
         let new = self.is_established() && self.received.check(header.number.get()).1 && self.incoming.awaits_control(&fragment);
         (whole && new).then_some(payload)
+    }
+
+    /// Takes a packet that is one message, or a bundle.
+    #[inline]
+    fn take_whole(&mut self, now: Time, fragment: &Fragment, frame: Frame, shared: &mut Shared) -> Result<(), WireError> {
+        let (session, first) = (self.id, fragment.offset.get());
+        let is_bundle = fragment.shift == Fragment::BUNDLE;
+        if first != 0 && !is_bundle {
+            return Err(WireError::Field("fragment"));
+        }
+        match self.incoming.receive_whole(fragment, &frame[DATA_OVERHEAD..], now, &mut shared.budget)? {
+            Whole::Data(class) if is_bundle => {
+                let (messages, count) = Messages::new(session, class, frame, first, shared.copy_out)?;
+                shared.counters.messages_received += u64::from(count);
+                shared.saw_small(count, now);
+                shared.batches.push_back(Batch::Messages(messages));
+            }
+            Whole::Data(class) => {
+                shared.counters.messages_received += 1;
+                shared.saw_small(1, now);
+                shared.tell(Event::Message { session, class, payload: body(frame, shared.copy_out) });
+            }
+            Whole::Control if is_bundle => return Err(WireError::Field("control message")),
+            Whole::Control => shared.tell(Event::Control { session, payload: body(frame, shared.copy_out) }),
+            Whole::Duplicate => shared.counters.duplicate_data += 1,
+        }
+        Ok(())
+    }
+
+    /// Takes a part of a message. `false`: there is no memory for it, so that it must not be acknowledged.
+    fn take_part(&mut self, now: Time, fragment: &Fragment, payload: &[u8], shared: &mut Shared) -> Result<bool, WireError> {
+        match self.incoming.receive(fragment, payload, now, &mut shared.budget)? {
+            Arrival::Deferred { new } => {
+                shared.counters.deferred += 1;
+                if new {
+                    let (slot, sequence) = (fragment.slot.get(), fragment.sequence.get());
+                    self.push_item(Item::defer(slot, sequence));
+                    shared.granting[usize::from(!self.incoming.is_trusted())].push_front((self.id, slot, sequence));
+                    shared.grants_due = true;
+                }
+                return Ok(false);
+            }
+            Arrival::Duplicate => shared.counters.duplicate_data += 1,
+            Arrival::Partial { new, answered } => {
+                shared.inflow.count(payload.len());
+                if fragment.offset.get() == 0 {
+                    self.long_begins(now, fragment, shared);
+                }
+                if let Some(delay) = answered {
+                    shared.credit.answered(delay, self.shortest_trip(), now);
+                }
+                self.watch(now, shared);
+                if new {
+                    let place = (self.id, fragment.slot.get(), fragment.sequence.get());
+                    shared.granting[usize::from(!self.incoming.is_trusted())].push_front(place);
+                }
+                shared.grants_due = true;
+            }
+            Arrival::Complete(class, bytes) => {
+                shared.saw_long();
+                shared.counters.messages_received += 1;
+                shared.grants_due = true;
+                shared.tell(Event::Message { session: self.id, class, payload: Payload::from(bytes) });
+            }
+            // They were told apart before.
+            Arrival::Single(_) | Arrival::Control => return Err(WireError::Field("fragment")),
+        }
+        Ok(true)
     }
 
     #[inline]

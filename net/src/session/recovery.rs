@@ -143,6 +143,15 @@ impl Recovery {
         self.sent.push_back(Sent { number, time: now, bytes, slot, is_items: false, status, sequence, fragment });
     }
 
+    /// The packet sent last got so many bytes longer.
+    #[inline(always)]
+    pub(crate) fn sent_along(&mut self, bytes: usize) {
+        if let Some(sent) = self.sent.back_mut() {
+            sent.bytes += bytes as u32;
+            self.in_flight += bytes;
+        }
+    }
+
     /// Remembers a packet of items.
     pub(crate) fn sent_items(&mut self, number: u64, now: Time, items: Items) {
         self.sent(number, now, 0, Part { slot: 0, sequence: 0, fragment: 0 });

@@ -4,13 +4,13 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 use super::congestion::Congestion;
-use super::outgoing::Message;
+use super::outgoing::{Message, NewMessage};
 use super::recovery::{Items, Part};
 use super::{Farewell, ITEMS_A_PACKET, Session, Shared, State};
 use crate::clock::Time;
 use crate::endpoint::{MessageId, SendError};
 use crate::frame::Frame;
-use crate::wire::{CloseCode, Header, Item, Kind};
+use crate::wire::{CloseCode, DATA_OVERHEAD, Header, Item, Kind};
 
 impl Session {
     /// Accepts a message for sending.
@@ -28,7 +28,7 @@ impl Session {
             return Err(SendError::Full);
         }
         if len <= self.outgoing.fragment() {
-            shared.saw_small(now);
+            shared.saw_small(1, now);
         } else {
             shared.saw_long();
         }
@@ -47,27 +47,54 @@ impl Session {
         shared.counters.retransmitted += self.outgoing.take_resent();
     }
 
+    /// Where a packet must end to which messages may be added now.
+    #[inline]
+    pub(crate) fn longest_bundle(&self, shared: &Shared) -> usize {
+        if self.may_send_now(shared) { self.outgoing.longest_bundle() } else { 0 }
+    }
+
+    /// Messages with these tokens were added to the session's latest packet, from `start` on, where `part` had been alone.
+    #[inline]
+    pub(crate) fn joined(&mut self, part: Part, tokens: &[u64], packet: &mut [u8], start: usize, now: Time, shared: &mut Shared) {
+        self.outgoing.joined(part, tokens, packet, start);
+        self.recovery.sent_along(packet.len() - start);
+        self.accepted_now(packet.len() - start, shared);
+        shared.saw_small(tokens.len() as u32, now);
+        shared.counters.messages_sent += tokens.len() as u64;
+    }
+
     /// Accepts a message and builds its only packet at once, where nothing stands before it; else `None`, and nothing was done.
     #[inline]
     pub(crate) fn send_now(
         &mut self,
-        message: &Message<'_>,
+        new: &NewMessage<'_>,
         frame: &mut Frame,
         now: Time,
         shared: &mut Shared,
-    ) -> Option<MessageId> {
-        let room = self.recovery.in_flight() < self.window.window() && shared.held < shared.config.send_bytes_total / 2;
-        if self.state != State::Established || !room || message.len() > self.limits.max_message as usize {
+    ) -> Option<(MessageId, Part)> {
+        if !self.may_send_now(shared) {
             return None;
         }
         let buffer = frame.buffer_mut();
-        let (id, len, part) = self.outgoing.push_and_emit(message, buffer)?;
+        let (id, len, part) = self.outgoing.push_and_emit(new, buffer)?;
         let number = self.emit_header(now, Kind::Data, buffer);
         self.recovery.sent(number, now, len, part);
         frame.set_range(0, len);
-        self.account(shared);
-        shared.saw_small(now);
-        Some(id)
+        self.accepted_now(len - DATA_OVERHEAD, shared);
+        shared.saw_small(1, now);
+        shared.counters.messages_sent += 1;
+        Some((id, part))
+    }
+
+    #[inline(always)]
+    fn may_send_now(&self, shared: &Shared) -> bool {
+        self.state == State::Established && self.recovery.in_flight() < self.window.window() && shared.held < shared.anybodys
+    }
+
+    #[inline(always)]
+    fn accepted_now(&mut self, bytes: usize, shared: &mut Shared) {
+        self.held += bytes;
+        shared.held += bytes;
     }
 
     /// Accepts a control message and builds its packet at once, where nothing stands before it; else `false`, and nothing was done.

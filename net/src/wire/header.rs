@@ -157,13 +157,15 @@ pub struct Fragment {
     /// The service class; [`Fragment::CONTROL`] for control messages.
     pub class: u8,
     /// How far the sender cut down what it sends of this message without a grant, as the receiver's grants had asked it to: it is
-    /// [`Parameters::unscheduled`](super::Parameters::unscheduled) bytes shifted right by so much, or one packet. 0 for messages of one packet.
+    /// [`Parameters::unscheduled`](super::Parameters::unscheduled) bytes shifted right by so much, or one packet. Of what fits one packet, 0 says
+    /// that it is a message, and [`Fragment::BUNDLE`] that it is several.
     pub shift: u8,
     /// How often the slot was used before this message.
     pub sequence: U32,
     /// The whole message's length in bytes.
     pub total: U32,
-    /// Where the payload lies in it: a multiple of the session's fragment size.
+    /// Where the payload lies in it: a multiple of the session's fragment size. In a bundle, the length of the first message: that is followed
+    /// by the others, each after its length in 16 bits.
     pub offset: U32,
 }
 
@@ -172,6 +174,8 @@ impl Fragment {
     pub const LEN: usize = size_of::<Fragment>();
     /// The class value of control messages, which are always a single packet.
     pub const CONTROL: u8 = 0xff;
+    /// The shift value of bundles.
+    pub const BUNDLE: u8 = 0x80;
 
     /// Reads the fragment header of a data packet, and gives the payload too.
     #[inline]

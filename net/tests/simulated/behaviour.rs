@@ -159,7 +159,8 @@ fn a_full_queue_and_an_oversized_message_are_refused_and_harm_nothing() {
     let (mut world, there, _) = World::pair_with(7, link(5), config);
     assert_eq!(world.send(0, there, Class::Normal, vec![0; 100_001], 0), Err(SendError::TooLarge { len: 100_001, limit: 100_000 }));
     let mut accepted = 0;
-    while world.send(0, there, Class::Normal, vec![7; 10], 0).is_ok() {
+    // Too long to share a packet, so that each needs a slot.
+    while world.send(0, there, Class::Normal, vec![7; 1100], 0).is_ok() {
         accepted += 1;
     }
     assert_eq!(accepted, 128 + 10);

@@ -44,7 +44,8 @@ fn a_dead_peer_ends_every_message_once_and_says_whether_it_had_left() {
     let (mut world, there, _) = World::pair_with(22, link(20), config);
     world.kill(1);
     for token in 0..100 {
-        world.send(0, there, Class::Normal, vec![0; 100], token).unwrap();
+        // Too long to share a packet, so that each needs a slot.
+        world.send(0, there, Class::Normal, vec![0; 1100], token).unwrap();
     }
     let (reason, undelivered) = world.closed(0, there, 30 * SECOND).expect("the session ends");
     assert_eq!(reason, CloseReason::PeerDead);
@@ -52,6 +53,45 @@ fn a_dead_peer_ends_every_message_once_and_says_whether_it_had_left() {
     assert_eq!(undelivered, expected, "the first 80 had slots and left, the others waited");
     assert_eq!(world.send(0, there, Class::Normal, vec![], 0), Err(SendError::UnknownSession));
     assert_eq!(world.endpoint(0).session_count(), 0);
+}
+
+#[test]
+fn a_dead_peer_ends_every_message_of_a_bundle_but_those_given_up() {
+    let (mut world, there, _) = World::pair(36, link(20));
+    world.kill(1);
+    let now = world.now();
+    let endpoint = world.endpoint(0);
+    let sent: Vec<_> =
+        (0..40).map(|token| endpoint.send(there, Class::Normal, &[], vec![0; 20].into(), token, now).unwrap()).collect();
+    assert_eq!(world.endpoint(0).usage().send_bytes, 40 * 20 + 39 * 2);
+    for given_up in [0, 7, 39] {
+        world.endpoint(0).abandon(there, sent[given_up], now);
+    }
+    assert_eq!(world.endpoint(0).usage().sending, 40);
+    let (reason, undelivered) = world.closed(0, there, 30 * SECOND).expect("the session ends");
+    assert_eq!(reason, CloseReason::PeerDead);
+    let expected: Vec<(u64, bool)> = (0..40).filter(|token| ![0, 7, 39].contains(token)).map(|token| (token, true)).collect();
+    assert_eq!(undelivered, expected);
+    let usage = world.endpoint(0).usage();
+    assert_eq!((usage.sending, usage.send_bytes), (0, 0));
+}
+
+#[test]
+fn a_lost_bundle_arrives_whole_once_and_in_order() {
+    let (mut world, there, _) = World::pair(37, LinkConfig { loss: 0.4, duplicate: 0.2, ..link(20) });
+    let mut got = Vec::new();
+    for round in 0..50u8 {
+        for n in 0..20u8 {
+            world.send(0, there, Class::Normal, vec![round, n], 0).unwrap();
+        }
+        world.run(SECOND, |world| {
+            got.extend(world.messages(1));
+            got.len() == 20 * (usize::from(round) + 1)
+        });
+    }
+    let expected: Vec<Vec<u8>> = (0..50u8).flat_map(|round| (0..20u8).map(move |n| vec![round, n])).collect();
+    assert_eq!(got.iter().map(|bytes| bytes.to_vec()).collect::<Vec<_>>(), expected);
+    assert!(world.endpoint(0).counters().packets_sent < 300, "{:?}", world.endpoint(0).counters());
 }
 
 #[test]
@@ -338,7 +378,7 @@ fn a_message_sent_after_a_session_died_and_before_its_owner_was_told_is_refused(
 fn damaged_packets_give_their_frames_back() {
     let bad = LinkConfig { corrupt: 0.3, truncate: 0.3, ..link(20) };
     let (mut world, there, _) = World::pair(34, bad);
-    for token in 0..3_000 {
+    for token in 0..12_000 {
         let _ = world.send(0, there, Class::Normal, vec![1; 500], token);
         world.pass(Duration::from_micros(100));
         world.hosts[1].events.clear();

@@ -14,6 +14,7 @@ use tautline_net::clock::Time;
 use tautline_net::endpoint::{MessageId, SessionId};
 use tautline_net::payload::Payload;
 
+use super::table::NIL;
 use crate::error::{CallError, Fate};
 use crate::handle::RemoteSlot;
 use crate::method::Method;
@@ -150,6 +151,27 @@ pub(crate) struct Slot {
     pub(crate) begun: Time,
     pub(crate) due: Time,
     pub(crate) sink: Sink,
+}
+
+impl Slot {
+    /// A slot that was never used.
+    pub(crate) fn free() -> Slot {
+        Slot {
+            generation: 0,
+            state: State::Free,
+            class: Class::Normal,
+            notify_start: false,
+            peer: 0,
+            session: SessionId::from_u64(u64::MAX),
+            previous: NIL,
+            next: NIL,
+            series: 0,
+            method: Method::from_id(0),
+            begun: Time::ZERO,
+            due: Time::NEVER,
+            sink: Sink::Tag(0),
+        }
+    }
 }
 
 /// What only some calls have, kept apart so that the others stay compact.

@@ -18,37 +18,40 @@ use crate::status::{Code, Status};
 impl Core {
     /// A reply came, in `session`.
     #[inline]
-    pub(crate) fn on_reply(&mut self, session: SessionId, mut payload: Payload) {
-        let Ok((head, _)) = ReplyHead::read_from_prefix(&payload) else {
+    pub(crate) fn on_reply(&mut self, session: SessionId, payload: &mut Payload) {
+        let Ok((head, _)) = ReplyHead::ref_from_prefix(payload) else {
             self.metrics.node.malformed += 1;
             return;
         };
-        let id = CallId::from_u64(head.call.get());
+        let head = *head;
         // A reply counts only in the session that its call was sent in: nobody answers for somebody else.
-        let slot = match self.client.table.find(id) {
-            Some(slot) if self.client.table.call(slot).session == session => slot,
-            _ => {
-                self.metrics.node.late_replies += 1;
-                return;
-            }
-        };
-        let call = self.client.table.call(slot);
-        let (peer, class, method) = (call.peer, call.class, call.method);
-        if self.client.table.end(slot).is_none() {
+        let Some(slot) = self.client.table.sent_in(session, CallId::from_u64(head.call.get())) else {
             self.metrics.node.late_replies += 1;
             return;
-        }
-        payload.trim_front(REPLY_HEAD);
-        let result = if head.code == Code::Ok as u8 && head.version == VERSION {
-            Ok(payload)
-        } else {
-            Err(error_of(&head, method, &payload))
         };
+        self.client.table.end(slot);
+        payload.trim_front(REPLY_HEAD);
+        let call = self.client.table.call(slot);
+        let (peer, class) = (call.peer, call.class);
         // What could not be given to a handler has no say in credits: such replies may come from another version.
-        if head.version == VERSION && usize::from(head.class) == class.index() {
+        let ours = head.version == VERSION;
+        if ours && head.class == class.index() as u8 {
             self.client.table.peers[peer].lanes[class.index()].account.set_limit(head.credit.get());
         }
-        self.deliver(slot, result);
+        let call = self.client.table.call(slot);
+        if ours && head.code == Code::Ok as u8 {
+            self.metrics.calling(call.series, class).replied(self.now.nanos_since(call.begun));
+            if let Sink::Tag(tag) = call.sink {
+                // The common case: all that the call ever held beside its slot left with its request.
+                self.client.completions.push_back(Completion { tag, result: Ok(std::mem::take(payload)) });
+                self.client.table.release(slot);
+            } else {
+                self.hand_over(slot, Ok(std::mem::take(payload)));
+            }
+        } else {
+            let error = error_of(&head, call.method, payload);
+            self.deliver(slot, Err(error));
+        }
         self.pump(peer, class);
     }
 
@@ -172,18 +175,20 @@ impl Core {
         }
     }
 
-    /// Hands an ended call's result to whoever waits for it.
-    #[inline]
+    /// Counts how a call ended, and hands its result over.
     pub(super) fn deliver(&mut self, slot: u32, result: CallResult) {
-        let call = self.client.table.call_mut(slot);
+        let call = self.client.table.call(slot);
         let series = self.metrics.calling(call.series, call.class);
         match &result {
-            Ok(_) => {
-                series.replies += 1;
-                series.latency.record(self.now.nanos_since(call.begun));
-            }
+            Ok(_) => series.replied(self.now.nanos_since(call.begun)),
             Err(error) => series.errors[error.kind() as usize] += 1,
         }
+        self.hand_over(slot, result);
+    }
+
+    /// Hands an ended call's result to whoever waits for it.
+    fn hand_over(&mut self, slot: u32, result: CallResult) {
+        let call = self.client.table.call_mut(slot);
         match &mut call.sink {
             Sink::Tag(tag) => {
                 let tag = *tag;
@@ -204,7 +209,6 @@ impl Core {
     }
 
     /// Frees an ended call's slot and what was kept beside it.
-    #[inline]
     pub(crate) fn release_call(&mut self, slot: u32) {
         if let Sink::Future(Some(_)) = self.client.table.call(slot).sink
             && let Sink::Future(Some(waker)) = std::mem::replace(&mut self.client.table.call_mut(slot).sink, Sink::Tag(0))

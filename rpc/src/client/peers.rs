@@ -104,6 +104,18 @@ pub(crate) struct Lane {
     pub(crate) moved: u32,
 }
 
+impl Lane {
+    /// Puts a call at the end of the line, behind the one given back, if there is one.
+    pub(crate) fn join(&mut self, slot: u32) -> u32 {
+        let last = std::mem::replace(&mut self.tail, slot);
+        if last == NIL {
+            self.head = slot;
+        }
+        self.waiting += 1;
+        last
+    }
+}
+
 /// One peer.
 #[derive(Debug)]
 pub(crate) struct PeerState {

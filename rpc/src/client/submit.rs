@@ -42,6 +42,17 @@ pub(crate) struct Client {
     pub(crate) max_calls: usize,
 }
 
+/// A call that holds a credit and is to be sent.
+struct Leaving<'a> {
+    id: CallId,
+    peer: u32,
+    class: Class,
+    method: Method,
+    due: Time,
+    notify_start: bool,
+    extension: Option<(u8, &'a [u8])>,
+}
+
 impl Core {
     /// Makes a call. An error is that of a call that never began: nothing was sent.
     #[inline]
@@ -51,16 +62,20 @@ impl Core {
         method: Method,
         payload: Payload,
         options: &CallOptions,
-        sink: Sink,
+        sink: impl FnOnce() -> Sink,
     ) -> Result<CallId, CallError> {
         self.refresh();
         let series = self.metrics.client_method(method);
-        self.metrics.calling(series, options.class).calls += 1;
         let made = self.make(peer, method, series, payload, options, sink);
-        if let Err(error) = &made {
-            self.metrics.calling(series, options.class).errors[error.kind() as usize] += 1;
+        let counted = self.metrics.calling(series, options.class);
+        counted.calls += 1;
+        match made {
+            Ok(id) => Ok(id),
+            Err(error) => {
+                counted.errors[error.kind() as usize] += 1;
+                Err(*error)
+            }
         }
-        made
     }
 
     #[inline]
@@ -71,25 +86,27 @@ impl Core {
         series: u32,
         payload: Payload,
         options: &CallOptions,
-        sink: Sink,
-    ) -> Result<CallId, CallError> {
+        sink: impl FnOnce() -> Sink,
+    ) -> Result<CallId, Box<CallError>> {
         if self.stopped {
-            return Err(CallError::Stopped { fate: Fate::NotSent });
+            return Err(Box::new(CallError::Stopped { fate: Fate::NotSent }));
         }
         let due = options.due(|| self.read_clock());
         if due <= self.now {
-            return Err(CallError::DeadlineExceeded { fate: Fate::NotSent });
+            return Err(Box::new(CallError::DeadlineExceeded { fate: Fate::NotSent }));
         }
         // Completions that nobody fetched count: they are as bounded as calls.
         if self.client.table.live() + self.client.completions.len() >= self.client.max_calls {
-            return Err(CallError::Full(Limit::Calls));
+            return Err(Box::new(CallError::Full(Limit::Calls)));
         }
-        let peer = self.client.table.peers.resolve(peer).ok_or(CallError::Full(Limit::Peers))?;
+        let peer = self.client.table.peers.resolve(peer).ok_or_else(|| Box::new(CallError::Full(Limit::Peers)))?;
+        let slot = self.client.table.vacant().ok_or_else(|| Box::new(CallError::Full(Limit::Calls)))?;
         let (class, notify_start, begun) = (options.class, options.notify_start, self.now);
-        let call = NewCall { peer, class, method, series, notify_start, begun, due, sink };
-        let slot = self.client.table.open(call).ok_or(CallError::Full(Limit::Calls))?;
-        let result = match self.client.table.admit(slot, self.client.max_waiting) {
-            Turn::Send => self.send_call(slot, payload, options.extension.as_ref().map(|e| (e.tag(), e.bytes()))),
+        let call = NewCall { peer, class, method, series, notify_start, begun, due, sink: sink() };
+        let (id, turn) = self.client.table.open(slot, call, self.client.max_waiting);
+        let extension = options.extension.as_ref().map(|e| (e.tag(), e.bytes()));
+        let result = match turn {
+            Turn::Send => self.send_call(&Leaving { id, peer, class, method, due, notify_start, extension }, payload),
             Turn::Wait => {
                 let cold = self.client.table.cold_mut(slot);
                 cold.payload = payload;
@@ -97,65 +114,62 @@ impl Core {
                 self.client.table.wait(slot, begun);
                 Ok(())
             }
-            Turn::Full => Err(CallError::Full(Limit::Waiting)),
+            Turn::Full => Err(Box::new(CallError::Full(Limit::Waiting))),
         };
-        match result {
-            Ok(()) => Ok(self.client.table.id(slot)),
-            Err(error) => {
-                // It never began: its sink hears of it by the return value.
-                self.client.table.end(slot);
-                self.release_call(slot);
-                Err(error)
-            }
+        if result.is_err() {
+            // It never began: its sink hears of it by the return value.
+            self.client.table.end(slot);
+            self.release_call(slot);
         }
+        result.map(|()| id)
     }
 
     /// Gives a call that holds a credit to its peer's session, opening one if there is none. On failure the credit is back.
-    #[inline]
-    fn send_call(&mut self, slot: u32, payload: Payload, extension: Option<(u8, &[u8])>) -> Result<(), CallError> {
-        let id = self.client.table.id(slot);
-        let call = self.client.table.call(slot);
-        let (peer, class, due) = (call.peer, call.class, call.due);
+    #[inline(always)]
+    fn send_call(&mut self, call: &Leaving<'_>, payload: Payload) -> Result<(), Box<CallError>> {
+        let &Leaving { id, peer, class, method, due, notify_start, extension } = call;
         let (tag, bytes) = extension.unwrap_or((0, &[]));
         let head = RequestHead {
             kind: kind::REQUEST,
             version: VERSION,
             class: class.index() as u8,
-            flags: if call.notify_start { request_flag::NOTIFY_START } else { 0 },
-            method: U32::new(call.method.id()),
+            flags: if notify_start { request_flag::NOTIFY_START } else { 0 },
+            method: U32::new(method.id()),
             call: U64::new(id.as_u64()),
             budget_us: U32::new(budget(due, self.now)),
             extension_tag: tag,
             extension_length: bytes.len() as u8,
             reserved: U16::ZERO,
         };
-        let sent = self.session_of(peer).map_err(CallError::from).and_then(|session| {
-            let sent = if bytes.is_empty() {
-                self.endpoint.send(session, class, head.as_bytes(), payload, id.as_u64(), self.now)
-            } else {
-                let mut buffer = [0; REQUEST_HEAD + MAX_EXTENSION];
-                buffer[..REQUEST_HEAD].copy_from_slice(head.as_bytes());
-                buffer[REQUEST_HEAD..REQUEST_HEAD + bytes.len()].copy_from_slice(bytes);
-                self.endpoint.send(session, class, &buffer[..REQUEST_HEAD + bytes.len()], payload, id.as_u64(), self.now)
-            };
-            match sent {
-                Ok(message) => Ok((session, message)),
-                Err(SendError::TooLarge { len, limit }) => Err(CallError::TooLarge { len, limit }),
-                Err(SendError::Full) => Err(CallError::Full(Limit::Session)),
-                // The session ended, and its last event is still to come.
-                Err(_) => Err(CallError::Disconnected { reason: CloseReason::Local, fate: Fate::NotSent }),
-            }
-        });
+        let session = match self.client.table.peers[peer].session {
+            Some(session) => session,
+            None => match self.open_session(peer) {
+                Ok(session) => session,
+                Err(error) => return Err(self.not_sent(id.slot, error.into())),
+            },
+        };
+        let sent = if bytes.is_empty() {
+            self.endpoint.send_words(session, class, head.words(), payload, id.as_u64(), self.now)
+        } else {
+            let mut buffer = [0; REQUEST_HEAD + MAX_EXTENSION];
+            buffer[..REQUEST_HEAD].copy_from_slice(head.as_bytes());
+            buffer[REQUEST_HEAD..REQUEST_HEAD + bytes.len()].copy_from_slice(bytes);
+            self.endpoint.send(session, class, &buffer[..REQUEST_HEAD + bytes.len()], payload, id.as_u64(), self.now)
+        };
         match sent {
-            Ok((session, message)) => {
-                self.client.table.sent(slot, session, message);
+            Ok(message) => {
+                self.client.table.sent(id.slot, session, message);
                 Ok(())
             }
-            Err(error) => {
-                self.client.table.not_sent(slot);
-                Err(error)
-            }
+            Err(error) => Err(self.not_sent(id.slot, refused(error))),
         }
+    }
+
+    /// The session did not take a call: its credit is back.
+    #[cold]
+    fn not_sent(&mut self, slot: u32, error: CallError) -> Box<CallError> {
+        self.client.table.not_sent(slot);
+        Box::new(error)
     }
 
     /// The session to a peer: the one there is, or a new one.
@@ -195,9 +209,19 @@ impl Core {
     pub(super) fn send_waiting(&mut self, slot: u32) {
         let cold = self.client.table.cold_mut(slot);
         let (payload, extension) = (std::mem::take(&mut cold.payload), cold.extension.take());
-        if let Err(error) = self.send_call(slot, payload, extension.as_ref().map(|e| (e.tag(), e.bytes()))) {
+        let call = self.client.table.call(slot);
+        let leaving = Leaving {
+            id: self.client.table.id(slot),
+            peer: call.peer,
+            class: call.class,
+            method: call.method,
+            due: call.due,
+            notify_start: call.notify_start,
+            extension: extension.as_ref().map(|e| (e.tag(), e.bytes())),
+        };
+        if let Err(error) = self.send_call(&leaving, payload) {
             self.client.table.end(slot);
-            self.deliver(slot, Err(error));
+            self.deliver(slot, Err(*error));
         }
     }
 
@@ -225,6 +249,16 @@ impl Core {
 }
 
 const _: () = assert!(size_of::<HookHead>() + MAX_HOOK_MESSAGE <= 256, "hooks' messages must stay on the stack");
+
+/// What it means for a call that its session did not take it.
+fn refused(error: SendError) -> CallError {
+    match error {
+        SendError::TooLarge { len, limit } => CallError::TooLarge { len, limit },
+        SendError::Full => CallError::Full(Limit::Session),
+        // The session ended, and its last event is still to come.
+        _ => CallError::Disconnected { reason: CloseReason::Local, fate: Fate::NotSent },
+    }
+}
 
 /// What is left until `due`, in microseconds; saturating both ways.
 #[inline]

@@ -76,56 +76,57 @@ impl Table {
         self.live
     }
 
-    /// Makes a call, in the state `Waiting`. `None` if there are as many as may be.
-    #[inline]
-    pub(crate) fn open(&mut self, call: NewCall) -> Option<u32> {
-        let slot = match self.free.pop() {
-            Some(slot) => {
-                let place = &mut self.slots[slot as usize];
-                let generation = place.generation.wrapping_add(1);
-                *place = Table::slot(generation, call);
-                slot
-            }
-            None => {
-                if self.slots.len() >= self.limit {
-                    return None;
-                }
-                self.slots.push(Table::slot(1, call));
-                self.cold.push(Cold::default());
-                self.slots.len() as u32 - 1
-            }
-        };
+    /// Makes a call in a vacant slot, in the state `Waiting`, and takes a credit for it, or puts it at the end of its peer's line, which holds
+    /// `limit` calls.
+    #[inline(always)]
+    pub(crate) fn open(&mut self, slot: u32, call: NewCall, limit: usize) -> (CallId, Turn) {
+        let NewCall { peer, class, method, series, notify_start, begun, due, sink } = call;
+        let place = &mut self.slots[slot as usize];
+        let generation = place.generation.wrapping_add(1);
+        (place.generation, place.state, place.sink) = (generation, State::Waiting, sink);
+        (place.class, place.notify_start, place.method) = (class, notify_start, method);
+        (place.peer, place.series, place.begun, place.due) = (peer, series, begun, due);
+        (place.session, place.previous, place.next) = (SessionId::from_u64(u64::MAX), NIL, NIL);
         self.live += 1;
-        let Slot { peer, due, .. } = self.slots[slot as usize];
-        self.peers[peer].calls += 1;
         if due != Time::NEVER {
             self.wheel.insert(slot, due);
         }
-        Some(slot)
+        let peer = &mut self.peers[peer];
+        peer.calls += 1;
+        let lane = &mut peer.lanes[class.index()];
+        // Who came earlier goes first, even if a credit is free at this moment.
+        let turn = if lane.waiting == 0 && lane.account.take() {
+            Turn::Send
+        } else if lane.waiting as usize >= limit {
+            Turn::Full
+        } else {
+            let last = lane.join(slot);
+            if last != NIL {
+                self.slots[last as usize].next = slot;
+            }
+            self.slots[slot as usize].previous = last;
+            Turn::Wait
+        };
+        (CallId { slot, generation }, turn)
     }
 
-    /// Takes a credit for a new call, or puts it at the end of its peer's line, which holds `limit` calls.
-    #[inline]
-    pub(crate) fn admit(&mut self, slot: u32, limit: usize) -> Turn {
-        let Slot { peer, class, .. } = self.slots[slot as usize];
-        let lane = &mut self.peers[peer].lanes[class.index()];
-        // Who came earlier goes first, even if a credit is free at this moment.
-        if lane.waiting == 0 && lane.account.take() {
-            return Turn::Send;
+    /// A slot for a new call. `None` if there are as many calls as may be.
+    #[inline(always)]
+    pub(crate) fn vacant(&mut self) -> Option<u32> {
+        match self.free.pop() {
+            Some(slot) => Some(slot),
+            None => self.grow(),
         }
-        if lane.waiting as usize >= limit {
-            return Turn::Full;
+    }
+
+    #[cold]
+    fn grow(&mut self) -> Option<u32> {
+        if self.slots.len() >= self.limit {
+            return None;
         }
-        let last = std::mem::replace(&mut lane.tail, slot);
-        if last == NIL {
-            lane.head = slot;
-        }
-        lane.waiting += 1;
-        if last != NIL {
-            self.slots[last as usize].next = slot;
-        }
-        self.slots[slot as usize].previous = last;
-        Turn::Wait
+        self.slots.push(Slot::free());
+        self.cold.push(Cold::default());
+        Some(self.slots.len() as u32 - 1)
     }
 
     /// The next call in line, with a credit taken for it; `None` if nobody waits or no credit is free.
@@ -172,7 +173,7 @@ impl Table {
     }
 
     /// The call, which holds a credit, was given to its session.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sent(&mut self, slot: u32, session: SessionId, message: MessageId) {
         if self.sessions.len() <= session.slot() {
             self.sessions.resize(session.slot() + 1, NIL);
@@ -194,7 +195,7 @@ impl Table {
     }
 
     /// Ends a call: out of its list, its timer off, its credit back. `None` if it has ended before.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end(&mut self, slot: u32) -> Option<Held> {
         let call = &mut self.slots[slot as usize];
         let held = call.state.end()?;
@@ -235,6 +236,14 @@ impl Table {
         self.slots[slot as usize].state.free();
         self.live -= 1;
         self.free.push(slot);
+    }
+
+    /// The slot of a call that was sent in a session and has not ended.
+    #[inline(always)]
+    pub(crate) fn sent_in(&self, session: SessionId, id: CallId) -> Option<u32> {
+        let slot = self.slots.get(id.slot as usize)?;
+        let sent = matches!(slot.state, State::Sent { .. });
+        (slot.generation == id.generation && slot.session == session && sent).then_some(id.slot)
     }
 
     /// The slot of a call, if it is that call's still.
@@ -295,24 +304,6 @@ impl Table {
         }
         let call = &mut self.slots[slot as usize];
         (call.previous, call.next) = (NIL, NIL);
-    }
-
-    fn slot(generation: u32, call: NewCall) -> Slot {
-        Slot {
-            generation,
-            state: State::Waiting,
-            class: call.class,
-            notify_start: call.notify_start,
-            peer: call.peer,
-            session: SessionId::from_u64(u64::MAX),
-            previous: NIL,
-            next: NIL,
-            series: call.series,
-            method: call.method,
-            begun: call.begun,
-            due: call.due,
-            sink: call.sink,
-        }
     }
 }
 

@@ -25,6 +25,7 @@ use crate::executor::Executor;
 use crate::local::Shared;
 use crate::mail::Mail;
 use crate::metrics::Metrics;
+use crate::request::Request;
 use crate::server::Server;
 use crate::server::runqueue::RunQueue;
 use crate::server::workers::Workers;
@@ -128,7 +129,7 @@ impl Builder {
         let shared = Rc::new(Shared { core: RefCell::new(core), mail: mail.clone(), executor });
         tracing::debug!(address = %shared.core.borrow().endpoint.local_address(), ?wait, "node built");
         let root = Arc::new(Root { woken: AtomicBool::new(false), mail });
-        Ok(Node { shared, runners: Vec::new(), hooks: Vec::new(), workers, waiting, root })
+        Ok(Node { shared, runners: Vec::new(), direct: Request::blank(clock), hooks: Vec::new(), workers, waiting, root })
     }
 }
 

@@ -35,42 +35,33 @@ pub(crate) struct Started {
     pub(crate) service: u32,
 }
 
-/// Of the handlers that run where their request is received, one in so many is timed: two looks at the clock are more than
-/// the rest of a small call costs. A prime, so that it is not always the last of a burst.
-const SAMPLE: u64 = 61;
-
 impl Node {
     /// Runs an inline handler where its request was received, and answers.
     #[inline]
-    pub(super) fn run_direct(&mut self, asked: &Asked, mut request: Request) {
-        let sampled = {
-            let mut core = self.shared.core.borrow_mut();
-            core.server.direct += 1;
-            core.server.direct.is_multiple_of(SAMPLE).then(|| {
-                let from = core.read_clock();
-                // It waited for those before it in its burst.
-                core.server.pools[asked.class.index()].observe(from.nanos_since(asked.arrived), 1);
-                from
-            })
+    pub(super) fn run_direct(&mut self, asked: &Asked) {
+        let from = asked.sampled.then(|| self.shared.core.borrow_mut().sample_begins(asked));
+        let answer = match &mut self.runners[asked.service as usize] {
+            Runner::Inline(handler) => {
+                let request = &mut self.direct;
+                guarded(|| handler(request))
+            }
+            _ => Some(Err(Status::new(Code::Internal, "the service is not inline"))),
         };
-        let (answer, panicked) = match &mut self.runners[asked.service as usize] {
-            Runner::Inline(handler) => call_inline(handler, &mut request),
-            _ => (Err(Status::new(Code::Internal, "the service is not inline")), false),
-        };
-        if let Some(token) = request.token.take() {
-            token.retire();
-        }
         // Its frame goes back before the reply needs one.
-        drop(request);
+        self.direct.clear();
         let mut core = self.shared.core.borrow_mut();
-        if panicked {
-            core.metrics.serving(asked.service, asked.class).panics += 1;
-        }
-        if let Some(from) = sampled {
+        if let Some(from) = from {
             let nanos = core.read_clock().nanos_since(from);
             core.metrics.serving(asked.service, asked.class).service_time.record(nanos);
         }
-        core.send_answer(asked, answer, Duration::ZERO);
+        match answer {
+            Some(Ok(reply)) => core.send_ok(asked, reply.into_payload(), Duration::ZERO),
+            Some(Err(status)) => core.send_failure(asked, &status, Duration::ZERO),
+            None => {
+                core.metrics.serving(asked.service, asked.class).panics += 1;
+                core.send_failure(asked, &panicked(), Duration::ZERO);
+            }
+        }
     }
 
     /// Runs an entry that the poller has claimed.
@@ -120,6 +111,15 @@ impl Node {
 }
 
 impl Core {
+    /// A handler that is timed is about to run where its request was received.
+    #[cold]
+    fn sample_begins(&mut self, asked: &Asked) -> Time {
+        let from = self.read_clock();
+        // It waited for those before it in its burst.
+        self.server.pools[asked.class.index()].observe(from.nanos_since(asked.arrived), 1);
+        from
+    }
+
     /// Starts an entry of the poller's own; `None` if it has expired, or is a future and there is no room for one.
     pub(super) fn start_own(&mut self, ticket: Ticket, job: Job, room: bool) -> Option<Started> {
         // The last handler may have taken long: the turn's time is too old to judge a deadline by, or to tell a hook.

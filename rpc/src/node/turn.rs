@@ -1,8 +1,9 @@
 //! One turn of the poll loop. The order is that of urgency: what workers have started is told to hooks first, because another server waits
 //! for that word; then packets, then timers, one queued job, tasks, and last everything that this made ready to send.
 
-use tautline_net::endpoint::{Event, SessionId};
+use tautline_net::endpoint::{Batch, Event, SessionId};
 use tautline_net::payload::Payload;
+use tautline_net::sync::claim::Ticket;
 use zerocopy::FromBytes;
 
 use super::Node;
@@ -19,13 +20,6 @@ use crate::server::dispatch::Dispatch;
 
 /// Commands taken from other threads in one turn.
 const COMMANDS: usize = 64;
-
-/// What an event leaves for the node to do, because foreign code runs there.
-enum Step {
-    Done,
-    Serve(Dispatch),
-    Hook { tag: u8, origin: Origin, payload: Payload },
-}
 
 impl Node {
     pub(super) fn turn(&mut self) -> usize {
@@ -85,46 +79,96 @@ impl Node {
     /// What came of the packets. `flush`: what it caused leaves now.
     fn take_events(&mut self, flush: bool) {
         loop {
-            let step = {
-                let mut core = self.core();
-                match core.endpoint.next_event() {
-                    Some(event) => core.on_event(event),
-                    None => break,
+            let mut core = self.shared.core.borrow_mut();
+            let Some(batch) = core.endpoint.next_batch() else {
+                if core.end_withdrawn() {
+                    drop(core);
+                    self.settle();
+                    core = self.shared.core.borrow_mut();
                 }
+                if flush {
+                    let now = core.now;
+                    core.endpoint.flush(now);
+                }
+                return;
             };
-            match step {
-                Step::Done => {}
-                Step::Serve(Dispatch::Done) => {}
-                Step::Serve(Dispatch::Direct { asked, request }) => self.run_direct(&asked, request),
-                Step::Serve(Dispatch::Ask { tag, ticket, extension, origin }) => {
-                    let admit = self.with_hook(tag, |hook, cx| hook.admit(Entry(ticket), &extension, origin, cx));
-                    if let Some(admit) = admit {
-                        self.core().on_admitted(ticket, admit);
+            drop(core);
+            match batch {
+                Batch::Messages(mut messages) => {
+                    while messages.next_into(&mut self.direct.payload) {
+                        self.on_message(messages.session());
                     }
                 }
-                Step::Hook { tag, origin, payload } => {
+                Batch::Event(Event::Message { session, payload, .. }) => {
+                    self.direct.payload = payload;
+                    self.on_message(session);
+                }
+                Batch::Event(event) => self.on_event(event),
+            }
+        }
+    }
+
+    /// Takes the message whose payload lies in the direct request: payloads are large to move, and there a handler may want it.
+    #[inline]
+    fn on_message(&mut self, session: SessionId) {
+        let mut core = self.shared.core.borrow_mut();
+        match self.direct.payload.first() {
+            Some(&kind::REPLY) => {
+                core.on_reply(session, &mut self.direct.payload);
+                if core.is_settled() && !is_left(&self.direct.payload) {
+                    return;
+                }
+                drop(core);
+            }
+            Some(&kind::REQUEST) => {
+                let dispatch = core.on_request(session, &mut self.direct);
+                drop(core);
+                match dispatch {
+                    Dispatch::Direct(asked) => {
+                        // It put nothing off: what a handler does on the node settles by itself.
+                        return self.run_direct(&asked);
+                    }
+                    Dispatch::Done => {}
+                    Dispatch::Ask { tag, ticket, extension, origin } => self.ask(tag, ticket, &extension, origin),
+                }
+            }
+            _ => {
+                core.metrics.node.malformed += 1;
+                drop(core);
+            }
+        }
+        // What nobody wanted.
+        if is_left(&self.direct.payload) {
+            self.direct.payload = Payload::empty();
+        }
+        self.settle();
+    }
+
+    /// What is not a message.
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Control { session, mut payload } => {
+                let for_hook = self.core().on_control(session, &mut payload);
+                if let Some((tag, origin)) = for_hook {
                     self.with_hook(tag, |hook, cx| hook.control(origin, &payload, cx));
                 }
             }
-            self.settle();
+            event => self.core().on_session_event(event),
         }
-        if self.core().end_withdrawn() {
-            self.settle();
-        }
-        if flush {
-            let mut core = self.core();
-            let now = core.now;
-            core.endpoint.flush(now);
+        self.settle();
+    }
+
+    /// Asks a hook what to do about a request.
+    fn ask(&mut self, tag: u8, ticket: Ticket, extension: &[u8], origin: Origin) {
+        if let Some(admit) = self.with_hook(tag, |hook, cx| hook.admit(Entry(ticket), extension, origin, cx)) {
+            self.core().on_admitted(ticket, admit);
         }
     }
 
     /// Wakers, tokens and hooks that were put off. Hooks may cause more of each.
     #[inline]
     pub(super) fn settle(&mut self) {
-        let settled = {
-            let core = self.core();
-            core.deferred.is_empty() && core.hook_notes.is_empty()
-        };
+        let settled = self.core().is_settled();
         if !settled {
             self.settle_all();
         }
@@ -213,7 +257,7 @@ impl Node {
             Command::Call { peer, method, payload, options, slot } => {
                 let made = self
                     .shared
-                    .with(|core| core.begin(&Peer::unresolved(peer), method, payload, &options, Sink::Remote(slot.clone())));
+                    .with(|core| core.begin(&Peer::unresolved(peer), method, payload, &options, || Sink::Remote(slot.clone())));
                 match made {
                     Ok(id) => slot.call.store(id.as_u64(), std::sync::atomic::Ordering::Relaxed),
                     Err(error) => slot.complete(Err(error)),
@@ -236,46 +280,47 @@ impl Node {
     }
 }
 
+/// Whether nobody took a payload.
+#[inline(always)]
+fn is_left(payload: &Payload) -> bool {
+    payload.holds_frame() || !payload.is_empty()
+}
+
 impl Core {
-    #[inline]
-    fn on_event(&mut self, event: Event) -> Step {
+    /// A session began, or ended.
+    fn on_session_event(&mut self, event: Event) {
         match event {
-            Event::Message { session, payload, .. } => match payload.first() {
-                Some(&kind::REPLY) => self.on_reply(session, payload),
-                Some(&kind::REQUEST) => return Step::Serve(self.on_request(session, payload)),
-                _ => self.metrics.node.malformed += 1,
-            },
-            Event::Control { session, payload } => return self.on_control(session, payload),
             Event::Established { session, peer, .. } => self.on_established(session, peer),
             Event::Undelivered { session, token, transmitted } => self.on_undelivered(session, token, transmitted),
             Event::Closed { session, reason } => self.on_closed(session, reason),
+            Event::Message { .. } | Event::Control { .. } => {}
         }
-        Step::Done
     }
 
-    fn on_control(&mut self, session: SessionId, mut payload: Payload) -> Step {
+    /// A control message: for a call, or for a hook, whose tag is given back then; what is left of the payload is the hook's.
+    fn on_control(&mut self, session: SessionId, payload: &mut Payload) -> Option<(u8, Origin)> {
         match payload.first() {
             Some(&(kind::CANCEL | kind::STARTED)) => {
-                if let Ok((notice, _)) = CallNotice::read_from_prefix(&payload) {
+                if let Ok((notice, _)) = CallNotice::read_from_prefix(payload) {
                     match notice.kind {
                         kind::CANCEL => self.on_cancel(session, notice.call.get()),
                         _ => self.on_started(session, &notice),
                     }
-                    return Step::Done;
+                    return None;
                 }
             }
             Some(&kind::HOOK) => {
-                if let (Ok((head, _)), Some(state)) = (HookHead::read_from_prefix(&payload), self.session(session))
+                if let (Ok((head, _)), Some(state)) = (HookHead::read_from_prefix(payload), self.session(session))
                     && self.server.hooks.contains(&head.tag)
                 {
                     let origin = Origin { session, address: state.address };
                     payload.trim_front(size_of::<HookHead>());
-                    return Step::Hook { tag: head.tag, origin, payload };
+                    return Some((head.tag, origin));
                 }
             }
             _ => {}
         }
         self.metrics.node.malformed += 1;
-        Step::Done
+        None
     }
 }

@@ -9,35 +9,40 @@ use tautline_net::endpoint::SessionId;
 use tautline_net::payload::Payload;
 use tautline_net::sync::claim::Ticket;
 
-use super::Kind;
 use super::entries::{Asked, NewEntry};
 use super::reply::Verdict;
+use super::{Kind, Server, client_of};
 use crate::core::Core;
 use crate::header::{HeadError, NO_BUDGET, REQUEST_HEAD, RequestHead, reply_flag, request_flag};
 use crate::hook::Admit;
+use crate::method::Method;
 use crate::request::{Origin, Request};
 use crate::status::{Code, Status};
+
+/// Of the handlers that run where their request is received, one in so many is timed: two looks at the clock are more than
+/// the rest of a small call costs. A prime, so that it is not always the last of a burst.
+const SAMPLE: u64 = 61;
 
 /// What the poll loop is to do about a request.
 pub(crate) enum Dispatch {
     /// Nothing more.
     Done,
-    /// Run its inline handler now, and answer.
-    Direct { asked: Asked, request: Request },
+    /// Run its inline handler now on the request that was filled in, and answer.
+    Direct(Asked),
     /// Ask the hook that has this tag.
     Ask { tag: u8, ticket: Ticket, extension: Box<[u8]>, origin: Origin },
 }
 
 impl Core {
+    /// A request came: its payload lies in `direct`, where it stays if it is to be run at once.
     #[inline]
-    pub(crate) fn on_request(&mut self, session: SessionId, mut payload: Payload) -> Dispatch {
-        let (head, class) = match RequestHead::parse(&payload) {
-            Ok(parsed) => parsed,
-            Err((error, head)) => {
-                self.refuse_head(session, error, head);
-                return Dispatch::Done;
-            }
+    pub(crate) fn on_request(&mut self, session: SessionId, direct: &mut Request) -> Dispatch {
+        let payload = &mut direct.payload;
+        let Some((head, class)) = RequestHead::read(payload) else {
+            self.refuse_head(session, payload);
+            return Dispatch::Done;
         };
+        let head = *head;
         let call = head.call.get();
         let Some(service) = self.server.methods.find(head.method.get()) else {
             self.metrics.node.unknown_method += 1;
@@ -47,16 +52,16 @@ impl Core {
         };
         // A session that has ended meanwhile: nobody to answer.
         let Some(address) = self.session(session).map(|state| state.address) else { return Dispatch::Done };
-        let asked = Asked { session, call, service, class, arrived: self.now, mute: false, cancelled: false };
+        let mut asked = Asked { session, call, service, class, arrived: self.now, mute: false, cancelled: false, sampled: false };
         self.metrics.serving(service, class).requests += 1;
         let budget = head.budget_us.get();
         let deadline = match budget {
             NO_BUDGET => Time::NEVER,
             micros => self.now + Duration::from_micros(u64::from(micros)),
         };
-        self.server.client(session);
-        let client = &mut self.server.clients[session.slot()];
-        self.server.pools[class.index()].caller(&mut client.seen[class.index()]);
+        let Server { clients, pools, .. } = &mut self.server;
+        let client = client_of(clients, session);
+        pools[class.index()].caller(&mut client.seen[class.index()]);
         if client.tombstones.as_ref().is_some_and(|tombstones| tombstones.contains(call)) {
             self.metrics.node.cancelled_before_arrival += 1;
             return Dispatch::Done;
@@ -68,15 +73,20 @@ impl Core {
         }
         let state = &self.server.services[service as usize];
         let (method, inline) = (state.method, matches!(state.kind, Kind::Inline));
-        let clock = (deadline != Time::NEVER).then(|| self.clock.clone());
         let origin = Origin { session, address };
         let extension = usize::from(head.extension_length);
         if extension == 0 {
             payload.trim_front(REQUEST_HEAD);
-            let request = Request { payload, method, class, origin, deadline, clock, token: OnceCell::new() };
             if inline && !self.server.own.has_runnable() {
-                return Dispatch::Direct { asked, request };
+                self.server.direct += 1;
+                if self.server.direct >= SAMPLE {
+                    self.server.direct = 0;
+                    asked.sampled = true;
+                }
+                direct.refill(method, class, origin, deadline);
+                return Dispatch::Direct(asked);
             }
+            let request = self.request(payload, method, class, origin, deadline);
             let notify_start = head.flags & request_flag::NOTIFY_START != 0;
             if let Some(ticket) = self.insert_entry(&asked, NewEntry { request, call, service, notify_start, hook: 0 }) {
                 self.enqueue_entry(ticket);
@@ -91,13 +101,18 @@ impl Core {
         }
         let bytes = Box::from(&payload[REQUEST_HEAD..REQUEST_HEAD + extension]);
         payload.trim_front(REQUEST_HEAD + extension);
-        let request = Request { payload, method, class, origin, deadline, clock, token: OnceCell::new() };
+        let request = self.request(payload, method, class, origin, deadline);
         let notify_start = head.flags & request_flag::NOTIFY_START != 0;
         let hook = head.extension_tag;
         match self.insert_entry(&asked, NewEntry { request, call, service, notify_start, hook }) {
             Some(ticket) => Dispatch::Ask { tag: hook, ticket, extension: bytes, origin },
             None => Dispatch::Done,
         }
+    }
+
+    fn request(&self, payload: &mut Payload, method: Method, class: Class, origin: Origin, deadline: Time) -> Request {
+        let clock = self.clock.clone();
+        Request { payload: std::mem::take(payload), method, class, origin, deadline, clock, token: OnceCell::new() }
     }
 
     /// Does what the hook decided.
@@ -151,8 +166,8 @@ impl Core {
 
     /// Refuses what can't be read, if it says whom to answer.
     #[cold]
-    fn refuse_head(&mut self, session: SessionId, error: HeadError, head: Option<RequestHead>) {
-        let Some(head) = head else {
+    fn refuse_head(&mut self, session: SessionId, message: &[u8]) {
+        let Err((error, Some(head))) = RequestHead::parse(message) else {
             self.metrics.node.malformed += 1;
             return;
         };

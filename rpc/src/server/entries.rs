@@ -84,6 +84,8 @@ pub(crate) struct Asked {
     pub(crate) arrived: Time,
     pub(crate) mute: bool,
     pub(crate) cancelled: bool,
+    /// Its handler, which runs where it was received, is timed.
+    pub(crate) sampled: bool,
 }
 
 /// A request about to become an entry.
@@ -121,7 +123,7 @@ impl Server {
         if self.outstanding[class.index()] >= self.limits[class.index()] || state.outstanding >= state.limit {
             return None;
         }
-        let token = CancelToken::with_deadline(deadline, request.clock.clone());
+        let token = request.new_token();
         let _ = request.token.set(token.clone());
         let work = match &state.kind {
             Kind::Workers(work) if self.has_workers => Some(work.clone()),
@@ -244,6 +246,7 @@ impl Core {
             arrived: entry.arrived,
             mute: entry.mute,
             cancelled: entry.cancelled,
+            sampled: false,
         };
         if entry.deadline != Time::NEVER {
             self.server.wheel.cancel(ticket.slot);

@@ -40,10 +40,15 @@ impl Verdict {
 impl Core {
     /// Sends a reply. If the session can't take it, the caller gets a smaller one that says so; if not even that fits, the
     /// session is closed, so that the caller does not wait for what never comes.
-    #[inline]
     pub(crate) fn send_reply(&mut self, session: SessionId, call: u64, class: Class, verdict: Verdict, body: Payload) {
+        self.reply(session, call, class, verdict, body);
+    }
+
+    /// The same, where it is part of its caller.
+    #[inline(always)]
+    fn reply(&mut self, session: SessionId, call: u64, class: Class, verdict: Verdict, body: Payload) {
         let head = self.reply_head(call, class, verdict);
-        match self.endpoint.send(session, class, head.as_bytes(), body, NO_TOKEN, self.now) {
+        match self.endpoint.send_words(session, class, head.words(), body, NO_TOKEN, self.now) {
             Ok(_) => {}
             Err(error) => self.reply_failed(session, call, class, error),
         }
@@ -86,21 +91,27 @@ impl Core {
     }
 
     /// Sends a handler's answer.
-    #[inline]
     pub(crate) fn send_answer(&mut self, asked: &Asked, answer: HandlerResult, queue_delay: Duration) {
         match answer {
-            Ok(reply) => {
-                self.metrics.serving(asked.service, asked.class).replies += 1;
-                let verdict = Verdict { queue_delay, ..Verdict::OK };
-                self.send_reply(asked.session, asked.call, asked.class, verdict, reply.into_payload());
-            }
-            Err(status) => {
-                self.metrics.serving(asked.service, asked.class).statuses += 1;
-                // Cancelled, and says so: by the cancel, then. Cancelled with another status, it is the handler that knows why.
-                let cancelled = asked.cancelled && status.code == Code::Cancelled;
-                self.send_status(asked, &status, if cancelled { reply_flag::CANCELLED } else { 0 }, queue_delay);
-            }
+            Ok(reply) => self.send_ok(asked, reply.into_payload(), queue_delay),
+            Err(status) => self.send_failure(asked, &status, queue_delay),
         }
+    }
+
+    /// Sends a handler's reply.
+    #[inline]
+    pub(crate) fn send_ok(&mut self, asked: &Asked, body: Payload, queue_delay: Duration) {
+        self.metrics.serving(asked.service, asked.class).replies += 1;
+        self.reply(asked.session, asked.call, asked.class, Verdict { queue_delay, ..Verdict::OK }, body);
+    }
+
+    /// Sends a handler's status.
+    #[cold]
+    pub(crate) fn send_failure(&mut self, asked: &Asked, status: &Status, queue_delay: Duration) {
+        self.metrics.serving(asked.service, asked.class).statuses += 1;
+        // Cancelled, and says so: by the cancel, then. Cancelled with another status, it is the handler that knows why.
+        let cancelled = asked.cancelled && status.code == Code::Cancelled;
+        self.send_status(asked, status, if cancelled { reply_flag::CANCELLED } else { 0 }, queue_delay);
     }
 
     /// Sends a status as the answer. A status can't be "ok": without a reply that would be a lie.

@@ -7,8 +7,9 @@ use std::collections::VecDeque;
 use super::super::bits::Bits;
 use super::Unscheduled;
 use crate::payload::Payload;
+use crate::wire::Fragment;
 
-/// A slot's buffer larger than this is given back when its message is done.
+/// The buffer of a message longer than this is given back when that is done.
 const KEEP_BUFFER: usize = 2048;
 
 /// A message in a slot. Stale ones are told by the sequence number.
@@ -39,10 +40,25 @@ pub(super) struct Slot {
     pub(super) transmitted: bool,
     /// A message of one packet: the packet is to be sent, for the first time or again.
     pub(super) unsent: bool,
+    /// How many messages it is: more than one is a bundle.
+    pub(super) count: u8,
     /// The message, or the head of a longer one.
     pub(super) head: Vec<u8>,
     /// `None` where the message fits one packet.
     pub(super) long: Option<Box<Long>>,
+    /// What is known of a bundle's messages; of an earlier one, if `count` is 1.
+    bundle: Option<Box<Bundled>>,
+}
+
+/// The messages of a bundle.
+#[derive(Debug, Default)]
+struct Bundled {
+    /// Bytes of the first.
+    first: u32,
+    /// Bit n: nobody wants to hear of the nth.
+    given_up: u64,
+    /// The tokens of those after the first.
+    tokens: Vec<u64>,
 }
 
 /// A message that waits for a slot.
@@ -79,7 +95,7 @@ impl Slots {
         Slots { first, limit, slots: Vec::new(), free: Vec::new() }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn allocate(&mut self) -> Option<u16> {
         if let Some(slot) = self.free.pop() {
             return Some(slot);
@@ -103,7 +119,7 @@ impl Slots {
         if slot.long.is_some() {
             slot.long = None;
         }
-        if slot.head.capacity() > KEEP_BUFFER {
+        if slot.total as usize > KEEP_BUFFER {
             slot.head = Vec::new();
         }
         self.free.push(number);
@@ -130,6 +146,11 @@ impl Slots {
         (self.first..).zip(&self.slots).filter(|(_, slot)| slot.active)
     }
 
+    /// The same, to change.
+    pub(super) fn active_mut(&mut self) -> impl Iterator<Item = (u16, &mut Slot)> {
+        (self.first..).zip(&mut self.slots).filter(|(_, slot)| slot.active)
+    }
+
     /// How many slots were ever used at once.
     pub(super) fn len(&self) -> usize {
         self.slots.len()
@@ -142,11 +163,13 @@ impl Slots {
 
 impl Slot {
     /// Begins a message of one packet, whose bytes are `head` followed by `body`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn begin(&mut self, class: u8, token: u64, order: u64, head: &[u8], body: &[u8]) {
         self.head.clear();
         self.head.extend_from_slice(head);
-        self.head.extend_from_slice(body);
+        if !body.is_empty() {
+            self.head.extend_from_slice(body);
+        }
         self.start(class, token, order, self.head.len() as u32);
     }
 
@@ -173,13 +196,14 @@ impl Slot {
         }));
     }
 
-    #[inline]
+    #[inline(always)]
     fn start(&mut self, class: u8, token: u64, order: u64, total: u32) {
         self.sequence = self.sequence.wrapping_add(1);
         self.active = true;
         self.listed = false;
         self.transmitted = false;
         self.unsent = true;
+        self.count = 1;
         self.class = class;
         self.token = token;
         self.order = order;
@@ -210,10 +234,45 @@ impl Slot {
         }
     }
 
-    /// By how much was cut down what may be sent without a grant.
-    #[inline]
-    pub(super) fn shift(&self) -> u8 {
-        self.long.as_ref().map_or(0, |long| long.shift)
+    /// The shift and the offset that the header of a fragment at `offset` says.
+    #[inline(always)]
+    pub(super) fn mark(&self, offset: u32) -> (u8, u32) {
+        match (&self.long, &self.bundle) {
+            (Some(long), _) => (long.shift, offset),
+            (None, Some(bundle)) if self.count > 1 => (Fragment::BUNDLE, bundle.first),
+            _ => (0, 0),
+        }
+    }
+
+    /// Bundles messages with the one here: their tokens, and their bytes, each message's length before it.
+    pub(super) fn join(&mut self, tokens: &[u64], bytes: &[u8]) {
+        let bundle = self.bundle.get_or_insert_default();
+        (bundle.first, bundle.given_up) = (self.total, 0);
+        bundle.tokens.clear();
+        bundle.tokens.extend_from_slice(tokens);
+        self.head.extend_from_slice(bytes);
+        self.total += bytes.len() as u32;
+        self.count = 1 + tokens.len() as u8;
+    }
+
+    /// Whether the message with this order is here.
+    pub(super) fn holds(&self, order: u64) -> bool {
+        (self.order..self.order + u64::from(self.count)).contains(&order)
+    }
+
+    /// Nobody wants to hear of the message with this order, which is in the bundle here.
+    pub(super) fn give_up(&mut self, order: u64) {
+        if let Some(bundle) = &mut self.bundle {
+            bundle.given_up |= 1 << (order - self.order);
+        }
+    }
+
+    /// Order and token of each message here that somebody wants to hear of.
+    pub(super) fn messages(&self) -> impl Iterator<Item = (u64, u64)> {
+        let bundle = self.bundle.as_deref().filter(|_| self.count > 1);
+        let (given_up, tokens) = bundle.map_or((0, &[][..]), |bundle| (bundle.given_up, &bundle.tokens[..]));
+        let tokens = std::iter::once(self.token).chain(tokens.iter().copied());
+        (self.order..).zip(tokens).filter(move |(order, _)| given_up >> (order - self.order) & 1 == 0)
     }
 
     /// Bytes that are still to be sent.

@@ -102,12 +102,13 @@ impl Model {
                     due: Time::from_nanos(1 << 30),
                     sink: Sink::Tag(0),
                 };
-                let Some(slot) = self.table.open(call) else {
+                let Some(slot) = self.table.vacant() else {
                     assert_eq!(self.table.live(), CALLS);
                     return;
                 };
-                self.made.push(self.table.id(slot));
-                match self.table.admit(slot, LINE) {
+                let (id, turn) = self.table.open(slot, call, LINE);
+                self.made.push(id);
+                match turn {
                     Turn::Send => self.send(slot, fails),
                     Turn::Wait => {}
                     Turn::Full => self.end(self.table.id(slot)),

@@ -1,0 +1,138 @@
+//! Bundles: small messages to one peer that are sent in the same turn share a packet, and all that is done once a packet: a number, a place
+//! among what is on its way, an acknowledgement. (QUIC's packets hold several frames for the same reason: RFC 9000, section 12.2.) None
+//! waits for another: a bundle leaves when its first message would have left alone.
+
+use crate::class::Class;
+use crate::endpoint::{Event, SessionId};
+use crate::frame::{Cutter, Frame};
+use crate::payload::Payload;
+use crate::wire::{DATA_OVERHEAD, WireError};
+
+/// Bytes of the length before each message but the first.
+const LENGTH: usize = size_of::<u16>();
+/// Bytes of a bundle at most. Sharing a packet among more saves nothing worth having.
+pub(super) const LONGEST: usize = 2048;
+/// Messages in a bundle at most, beside the first.
+pub(crate) const BUNDLE_MOST: usize = 63;
+
+/// Bytes of a message in a bundle, the length before it included.
+#[inline(always)]
+pub(crate) fn bundled_len(head: usize, body: usize) -> usize {
+    LENGTH + head + body
+}
+
+/// Writes a message and the length before it to `place`, which has [`bundled_len`] bytes.
+#[inline(always)]
+pub(crate) fn write_bundled(head: &[u8], body: &[u8], place: &mut [u8]) {
+    let (length, bytes) = place.split_at_mut(LENGTH);
+    length.copy_from_slice(&(bytes.len() as u16).to_le_bytes());
+    let (first, rest) = bytes.split_at_mut(head.len());
+    first.copy_from_slice(head);
+    rest.copy_from_slice(body);
+}
+
+/// The same for a head of words.
+#[inline(always)]
+pub(crate) fn write_bundled_words<const N: usize>(head: [u64; N], body: &[u8], place: &mut [u8]) {
+    let (length, bytes) = place.split_at_mut(LENGTH);
+    length.copy_from_slice(&(bytes.len() as u16).to_le_bytes());
+    let (words, rest) = bytes.split_at_mut(8 * N);
+    for (to, word) in words.chunks_exact_mut(8).zip(head) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    rest.copy_from_slice(body);
+}
+
+/// Messages that arrived together: an iterator over their payloads.
+#[derive(Debug)]
+pub struct Messages {
+    session: SessionId,
+    class: Class,
+    packet: Cutter,
+    /// Where the next begins in the packet.
+    at: usize,
+    /// How long it is; beyond the packet's end after the last.
+    len: usize,
+}
+
+impl Messages {
+    /// The bundle in a data packet whose first message is `first` bytes long, and how many messages it has. Their lengths must fill it.
+    pub(super) fn new(
+        session: SessionId,
+        class: Class,
+        frame: Frame,
+        first: u32,
+        copy_out: bool,
+    ) -> Result<(Messages, u32), WireError> {
+        let (mut end, mut count) = (DATA_OVERHEAD.saturating_add(first as usize), 1);
+        while end < frame.len() {
+            let length = frame[end..].first_chunk::<LENGTH>().ok_or(MALFORMED)?;
+            end += LENGTH + usize::from(u16::from_le_bytes(*length));
+            count += 1;
+        }
+        if end != frame.len() {
+            return Err(MALFORMED);
+        }
+        let packet = Cutter::new(frame, !copy_out);
+        Ok((Messages { session, class, packet, at: DATA_OVERHEAD, len: first as usize }, count))
+    }
+
+    /// The session that they came in.
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.at + self.len > self.packet.data().len()
+    }
+
+    /// The class that their sender gave them.
+    pub fn class(&self) -> Class {
+        self.class
+    }
+}
+
+impl Messages {
+    /// Puts the next one in the place of an empty payload, where it stays if nobody moves it. `false` if none is left.
+    #[inline(always)]
+    pub fn next_into(&mut self, place: &mut Payload) -> bool {
+        let Some((at, end)) = self.advance() else { return false };
+        place.become_piece(self.packet.cut(at, end - at), || &self.packet.data()[at..end]);
+        true
+    }
+
+    #[inline(always)]
+    fn advance(&mut self) -> Option<(usize, usize)> {
+        let (at, end) = (self.at, self.at + self.len);
+        let bytes = self.packet.data();
+        if end > bytes.len() {
+            return None;
+        }
+        // What is behind the last is no length: then the next message would begin behind the end.
+        let length = bytes[end..].first_chunk::<LENGTH>().map_or(0, |length| usize::from(u16::from_le_bytes(*length)));
+        (self.at, self.len) = (end + LENGTH, length);
+        Some((at, end))
+    }
+}
+
+impl Iterator for Messages {
+    type Item = Payload;
+
+    #[inline]
+    fn next(&mut self) -> Option<Payload> {
+        let mut payload = Payload::empty();
+        self.next_into(&mut payload).then_some(payload)
+    }
+}
+
+const MALFORMED: WireError = WireError::Field("bundle");
+
+/// What an endpoint tells its owner, from [`Endpoint::next_batch`](crate::endpoint::Endpoint::next_batch).
+#[derive(Debug)]
+pub enum Batch {
+    /// Something by itself.
+    Event(Event),
+    /// Messages that came in one packet.
+    Messages(Messages),
+}
