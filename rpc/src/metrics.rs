@@ -122,6 +122,11 @@ pub struct ServerSeries {
 }
 
 impl ServerSeries {
+    #[cold]
+    fn boxed() -> Box<ServerSeries> {
+        Box::new(ServerSeries::new())
+    }
+
     fn new() -> ServerSeries {
         ServerSeries {
             requests: 0,
@@ -153,6 +158,11 @@ pub struct ClientSeries {
 }
 
 impl ClientSeries {
+    #[cold]
+    fn boxed() -> Box<ClientSeries> {
+        Box::new(ClientSeries::new())
+    }
+
     fn new() -> ClientSeries {
         ClientSeries { calls: 0, replies: 0, errors: [0; ErrorKind::COUNT], latency: Latency::new() }
     }
@@ -279,9 +289,9 @@ impl Metrics {
         self.server.push((method, Default::default()));
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn serving(&mut self, service: u32, class: Class) -> &mut ServerSeries {
-        self.server[service as usize].1[class.index()].get_or_insert_with(|| Box::new(ServerSeries::new()))
+        self.server[service as usize].1[class.index()].get_or_insert_with(ServerSeries::boxed)
     }
 
     /// The dense index of a method at the calling side.
@@ -293,9 +303,9 @@ impl Metrics {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn calling(&mut self, method: u32, class: Class) -> &mut ClientSeries {
-        self.client[method as usize].1[class.index()].get_or_insert_with(|| Box::new(ClientSeries::new()))
+        self.client[method as usize].1[class.index()].get_or_insert_with(ClientSeries::boxed)
     }
 
     #[cold]
