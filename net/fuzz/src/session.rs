@@ -334,14 +334,19 @@ impl Talk {
                     Offset::Fragment(number) => u32::from(number) * self.fragment,
                     Offset::Any(offset) => offset,
                 };
+                // Of zeros, which are the lengths of empty messages behind the first.
+                let bundle = (150..=200).contains(&class);
+                let (total, offset) =
+                    if bundle { (total % self.fragment, offset % (total % self.fragment + 2)) } else { (total, offset) };
                 let len = match payload {
+                    Size::Right if bundle => total,
                     Size::Right => total.saturating_sub(offset).min(self.fragment),
                     Size::Other(len) => u32::from(len) % 1500,
                 };
                 let fragment = Fragment {
                     slot: u16::from(slot).into(),
                     class: if class > 200 { Fragment::CONTROL } else { class % 5 },
-                    shift: 0,
+                    shift: if bundle { Fragment::BUNDLE } else { 0 },
                     sequence: sequence.to(known).into(),
                     total: total.into(),
                     offset: offset.into(),
