@@ -36,7 +36,7 @@ impl Payload {
             None => Payload::copy_from(bytes()),
         };
         debug_assert!(self.is_empty() && !self.holds_frame(), "a payload would be lost");
-        // Nothing is lost with static bytes, and to find out that there is nothing to drop would cost more than all the rest.
+        // An empty one owns nothing, so nothing is lost; and to find out that there is nothing to drop would cost more than all the rest.
         if matches!(&self.0, Repr::Bytes(bytes) if bytes.is_empty()) {
             std::mem::forget(std::mem::replace(self, new));
         } else {
@@ -104,13 +104,14 @@ impl fmt::Debug for Payload {
 
 impl From<Bytes> for Payload {
     fn from(bytes: Bytes) -> Payload {
-        Payload(Repr::Bytes(bytes))
+        // No bytes never hold memory: see `become_piece`.
+        if bytes.is_empty() { Payload::empty() } else { Payload(Repr::Bytes(bytes)) }
     }
 }
 
 impl From<Vec<u8>> for Payload {
     fn from(bytes: Vec<u8>) -> Payload {
-        Payload(Repr::Bytes(Bytes::from(bytes)))
+        Payload::from(Bytes::from(bytes))
     }
 }
 
@@ -153,6 +154,22 @@ mod tests {
             payload.trim_front(100);
             assert!(payload.is_empty());
         }
+    }
+
+    #[test]
+    fn nothing_is_leaked_with_an_empty_payload_that_becomes_another() {
+        struct Owner {
+            _alive: std::sync::Arc<()>,
+        }
+        impl AsRef<[u8]> for Owner {
+            fn as_ref(&self) -> &[u8] {
+                &[]
+            }
+        }
+        let alive = std::sync::Arc::new(());
+        let mut payload = Payload::from(Bytes::from_owner(Owner { _alive: alive.clone() }));
+        payload.become_piece(None, || b"other");
+        assert_eq!((&*payload, std::sync::Arc::strong_count(&alive)), (&b"other"[..], 1));
     }
 
     #[test]
