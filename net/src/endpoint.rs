@@ -461,7 +461,8 @@ impl Endpoint {
 
     /// What was counted since the endpoint was made.
     pub fn counters(&self) -> EndpointCounters {
-        self.shared.counters
+        let counted = self.shared.counters;
+        EndpointCounters { messages_sent: counted.messages_sent + self.pen.messages() as u64, ..counted }
     }
 
     /// What the port counted.

@@ -59,6 +59,11 @@ impl Pen {
         self.frame.is_none()
     }
 
+    /// Messages that the session does not know of yet.
+    pub(super) fn messages(&self) -> usize {
+        if self.is_down() { 0 } else { self.count }
+    }
+
     /// Bytes that the session does not know of yet.
     pub(super) fn bytes(&self) -> usize {
         if self.is_down() { 0 } else { self.at - self.start }

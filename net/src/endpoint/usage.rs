@@ -32,6 +32,7 @@ impl Endpoint {
             reassembly_bytes: self.reassembly_bytes(),
             kept_bytes: self.shared.budget.kept(),
             frames: self.port.frames_out(),
+            sending: self.pen.messages(),
             ..EndpointUsage::default()
         };
         for session in self.sessions.iter() {

@@ -5,6 +5,7 @@
 mod abuse;
 mod babble;
 mod behaviour;
+mod bundles;
 mod failure;
 mod flood;
 mod incast;
