@@ -112,12 +112,29 @@ fn check(packet: &[u8], integrity: bool) -> Result<(), String> {
         },
         Kind::Data => {
             let (fragment, payload) = Fragment::parse(packet).map_err(said)?;
+            if fragment.shift == Fragment::BUNDLE {
+                return check_bundle(&fragment, payload);
+            }
             let end = u64::from(fragment.offset.get()) + payload.len() as u64;
             if end <= u64::from(fragment.total.get()) { Ok(()) } else { Err("a fragment past its message's end".to_owned()) }
         }
         Kind::Reset | Kind::Ack if packet.len() == Header::LEN => Ok(()),
         Kind::Reset | Kind::Ack => Err("bytes after the header".to_owned()),
     }
+}
+
+/// Messages that share a packet: the lengths that it says must fill it, and be as many as a receiver takes.
+fn check_bundle(fragment: &Fragment, payload: &[u8]) -> Result<(), String> {
+    if payload.len() != fragment.total.get() as usize || fragment.class == Fragment::CONTROL {
+        return Err("a bundle that is not one".to_owned());
+    }
+    let (mut rest, mut count) = (payload.get(fragment.offset.get() as usize..), 1);
+    while let Some(bytes) = rest.filter(|bytes| !bytes.is_empty()) {
+        let length = bytes.first_chunk().map(|length| usize::from(u16::from_le_bytes(*length)));
+        rest = length.and_then(|length| bytes.get(2 + length..));
+        count += 1;
+    }
+    if rest.is_some() && (2..=64).contains(&count) { Ok(()) } else { Err(format!("a bundle of {count} messages")) }
 }
 
 struct WirePort {
