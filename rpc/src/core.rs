@@ -15,6 +15,7 @@ use tautline_net::sync::claim::Ticket;
 
 use crate::cancel::{CancelReason, CancelToken};
 use crate::client::call::CallResult;
+use crate::client::endings::OwedCancels;
 use crate::client::submit::Client;
 use crate::executor::Abort;
 use crate::handle::RemoteSlot;
@@ -98,6 +99,8 @@ pub(crate) struct Core {
     pub(crate) metrics: Metrics,
     pub(crate) deferred: VecDeque<Deferred>,
     pub(crate) hook_notes: VecDeque<HookNote>,
+    /// Cancels that their sessions had no room for.
+    pub(crate) owed_cancels: OwedCancels,
     /// Scratch for expired timers.
     pub(crate) expired: Vec<u32>,
     pub(crate) stopped: bool,

@@ -1,9 +1,10 @@
 //! How calls end: by a reply, a cancel, a deadline, or the end of a session or the node; whichever is first.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tautline_net::class::Class;
-use tautline_net::endpoint::{CloseReason, SessionId};
+use tautline_net::endpoint::{CloseReason, SendError, SessionId};
 use tautline_net::payload::Payload;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -14,6 +15,13 @@ use crate::error::{CallError, Fate};
 use crate::header::{CallNotice, REPLY_HEAD, ReplyHead, VERSION, reply_flag};
 use crate::method::Method;
 use crate::status::{Code, Status};
+
+/// Sessions and calls of cancels that wait for room.
+pub(crate) type OwedCancels = VecDeque<(SessionId, u64)>;
+
+/// How many of them are kept at most, and how many are tried in one turn.
+const MOST_OWED: usize = 16_384;
+const TRIES: usize = 256;
 
 impl Core {
     /// A reply came, in `session`.
@@ -109,14 +117,36 @@ impl Core {
             connected = self.session(session).is_some_and(|state| state.established);
             self.endpoint.abandon(session, message, self.now);
             if connected {
-                let notice = CallNotice::cancel(self.client.table.id(slot).as_u64());
-                // A lost cancel costs the server some work, and nothing else.
-                let _ = self.endpoint.send_control(session, notice.as_bytes(), self.now);
+                self.send_cancel(session, self.client.table.id(slot).as_u64());
             }
         }
         self.deliver(slot, Err(error(held.fate(connected))));
         self.pump(peer, class);
         true
+    }
+
+    /// Tells a server that a call is given up: now, or once its session has room for another control message. Where many calls are given up at
+    /// once they are more than it holds.
+    fn send_cancel(&mut self, session: SessionId, call: u64) {
+        let notice = CallNotice::cancel(call);
+        let sent = self.endpoint.send_control(session, notice.as_bytes(), self.now);
+        // One that is lost for good costs the server some work, and nothing else.
+        if sent == Err(SendError::Full) && self.owed_cancels.len() < MOST_OWED {
+            self.owed_cancels.push_back((session, call));
+        }
+    }
+
+    /// Packets have come, so that there may be room for cancels that found none.
+    #[cold]
+    pub(crate) fn send_owed_cancels(&mut self) {
+        // Each is tried once: another session's may find room where the first finds none.
+        for _ in 0..self.owed_cancels.len().min(TRIES) {
+            let Some((session, call)) = self.owed_cancels.pop_front() else { return };
+            let notice = CallNotice::cancel(call);
+            if self.endpoint.send_control(session, notice.as_bytes(), self.now) == Err(SendError::Full) {
+                self.owed_cancels.push_back((session, call));
+            }
+        }
     }
 
     /// A future gave its call up: it ends, and nobody hears of it.

@@ -119,6 +119,7 @@ impl Builder {
             metrics: Metrics::new(config.max_methods),
             deferred: VecDeque::new(),
             hook_notes: VecDeque::new(),
+            owed_cancels: VecDeque::new(),
             expired: Vec::new(),
             stopped: false,
             clock: clock.clone(),

@@ -38,6 +38,9 @@ impl Node {
             // What was submitted since the last turn leaves before the port is asked, which may take a system call.
             core.endpoint.flush(now);
             let packets = core.poll(now);
+            if packets > 0 && !core.owed_cancels.is_empty() {
+                core.send_owed_cancels();
+            }
             let has_work = core.has_work();
             core.fresh = has_work;
             (packets, has_work)

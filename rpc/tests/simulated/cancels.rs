@@ -248,3 +248,28 @@ fn a_start_notice_says_how_long_the_request_waited_and_outlives_the_call() {
     world.finish(&mut other).unwrap();
     assert_eq!(other.start(), None);
 }
+
+#[test]
+fn calls_given_up_at_once_are_all_cancelled_however_many_they_are() {
+    let (mut world, server, client) = World::pair(NodeConfig { initial_credit: 500, concurrency: 1, ..NodeConfig::default() });
+    let log = Log::default();
+    let service = slow(world.local(server), 20 * MS, &log);
+    world.node(server).serve(SLOW, service).unwrap();
+    let (peer, local) = (world.peer(client, server), world.local(client));
+    // Several times what a session holds of control messages.
+    let calls: Vec<_> = (0..300).map(|n| local.call(peer.clone(), SLOW, n.to_string(), CallOptions::new())).collect();
+    world.run(10 * MS);
+    assert_eq!(world.node(server).metrics().server(SLOW, Class::Normal).unwrap().requests, 300);
+    drop(calls);
+    world.run(5 * MS);
+    {
+        let metrics = world.node(server).metrics();
+        let series = metrics.server(SLOW, Class::Normal).unwrap();
+        // While the first are cancelled others may begin; none comes to its end.
+        assert_eq!(series.cancelled_queued + series.cancelled_running, 300, "{} ran", series.cancelled_running);
+        assert_eq!(series.replies + series.statuses, 0);
+    }
+    let log = log.borrow();
+    assert!(log.len() <= 2 * 300 / 20 && !log.iter().any(|line| line.starts_with("end")), "{log:?}");
+    world.assert_at_rest();
+}
