@@ -4,6 +4,7 @@
 mod calls;
 mod cancels;
 mod deadlines;
+mod direct;
 mod failures;
 mod hooks;
 mod overload;
