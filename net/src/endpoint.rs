@@ -156,6 +156,10 @@ impl Endpoint {
 
     /// Accepts a message, `head` followed by `body`, for delivery to the session's other side: once, or not at all if the session ends
     /// first ([`Event::Undelivered`] with `token`).
+    ///
+    /// Small messages to one session and of one class, sent one after the other with no other call that changes anything between, share a packet: at
+    /// most 64 of them, in 2 KiB or the MTU if that is less. Nothing waits for more to come: the packet leaves with the next [`Endpoint::flush`], as
+    /// a single message's would. If it is lost all of them wait until it was sent again.
     #[inline]
     pub fn send(
         &mut self,

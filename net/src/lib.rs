@@ -2,6 +2,10 @@
 //!
 //! The rooms of this crate, from the wire up: [`frame`] holds packets, a [`port`] moves them, [`wire`] is their format,
 //! `session` the protocol (no sockets and no clock inside), and [`endpoint`] puts a port, its sessions and their timers together.
+//!
+//! Messages are independent of each other, but small ones of one turn to one session and class share a packet: see
+//! [`Endpoint::send`](endpoint::Endpoint::send).
+//!
 //! [`sync`] has the lock-free pieces and [`clock`] the time.
 #![cfg_attr(not(tautline_loom), warn(missing_docs))]
 

@@ -9,7 +9,7 @@ use crate::frame::{Frame, Piece};
 
 /// A message's bytes. A received message of one packet *is* that packet's frame (no copy is made, and the frame goes back to its
 /// pool when the payload is dropped, on whichever thread), or lies in a frame together with others (which goes back when the last of them
-/// is dropped); larger ones, and those to send, are [`Bytes`].
+/// is dropped: a few kept bytes keep the frame); larger ones, and those to send, are [`Bytes`].
 pub struct Payload(Repr);
 
 enum Repr {

@@ -115,7 +115,7 @@ pub struct ServerSeries {
     pub orphaned: u64,
     /// Handlers that panicked.
     pub panics: u64,
-    /// From the start of a handler to its end. Handlers that run where they are received are sampled, one in 64.
+    /// From the start of a handler to its end. Handlers that run where they are received are sampled, one in 61.
     pub service_time: Latency,
     /// From arrival to start, of requests that went through the run queue.
     pub queue_delay: Latency,

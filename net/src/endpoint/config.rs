@@ -13,7 +13,7 @@ pub struct EndpointConfig {
     pub max_sessions: usize,
     /// Sessions at once with one peer address. Default 64.
     pub max_sessions_per_peer: usize,
-    /// Messages under way at once in a session and direction. Default 1,024.
+    /// Messages under way at once in a session and direction; small ones that share a packet count as one. Default 1,024.
     pub message_slots: u16,
     /// Messages that wait in a session for a slot, beyond which `send` answers `Full`. Default 16,384.
     pub send_queue: usize,
