@@ -7,7 +7,6 @@ mod slots;
 
 use std::collections::VecDeque;
 
-use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
 use self::slots::{Slot, Slots, Waiting};
@@ -39,6 +38,10 @@ pub(crate) struct Outgoing {
     small: [VecDeque<Ticket>; Class::COUNT],
     /// Longer messages with something to send, by class.
     large: [Vec<Ticket>; Class::COUNT],
+    /// Bit n: class n's last long message was the one with least left when it was picked, and none came or grew since: it still is.
+    shortest_last: u8,
+    /// The message picked last had least left in its class.
+    picked_shortest: bool,
     /// Bit n: class n has something to send.
     ready: u8,
     /// Messages that wait for a slot, by class.
@@ -121,6 +124,8 @@ impl Outgoing {
             urgent: VecDeque::new(),
             small: Default::default(),
             large: Default::default(),
+            shortest_last: 0,
+            picked_shortest: false,
             ready: 0,
             waiting: Default::default(),
             waiting_count: 0,
@@ -342,6 +347,7 @@ impl Outgoing {
         if self.picks.is_multiple_of(OLDEST_SHARE)
             && let Some(picked) = self.pick_oldest()
         {
+            self.shortest_last = 0;
             return Some(picked);
         }
         loop {
@@ -349,9 +355,17 @@ impl Outgoing {
             if let Some(ticket) = self.small[class].pop_front() {
                 return Some((class, ticket));
             }
+            if self.shortest_last & 1 << class != 0
+                && let Some(ticket) = self.large[class].pop()
+            {
+                self.shortest_last &= !(1 << class);
+                self.picked_shortest = true;
+                return Some((class, ticket));
+            }
             let data = &self.data;
             let remaining = |(_, ticket): &(usize, &Ticket)| data.get(ticket.slot).remaining(self.fragment);
             if let Some((at, _)) = self.large[class].iter().enumerate().min_by_key(remaining) {
+                self.picked_shortest = true;
                 return Some((class, self.large[class].swap_remove(at)));
             }
             self.look_ready(class);
@@ -382,6 +396,7 @@ impl Outgoing {
     #[inline]
     fn emit(&mut self, ticket: Ticket, place: &mut [u8]) -> Option<(usize, Part)> {
         let fragment_size = self.fragment;
+        let shortest = std::mem::take(&mut self.picked_shortest);
         let slot = self.slots_of(ticket.slot).find(ticket)?;
         slot.listed = false;
         let (fragment, again) = slot.take_next(fragment_size)?;
@@ -391,9 +406,13 @@ impl Outgoing {
         write_header(slot, ticket.slot, slot.mark(offset as u32), place);
         slot.copy(offset, &mut place[Fragment::LEN..Fragment::LEN + len]);
         let more = slot.long.is_some() && slot.is_sendable(fragment_size);
+        let class = slot.class;
         self.resent += u64::from(again);
         if more {
             self.list(ticket.slot);
+            if shortest {
+                self.shortest_last |= 1 << class;
+            }
         }
         Some((Fragment::LEN + len, Part { slot: ticket.slot, sequence: ticket.sequence, fragment }))
     }
@@ -419,6 +438,7 @@ impl Outgoing {
     pub(crate) fn lost(&mut self, part: Part) {
         let Part { slot, sequence, fragment } = part;
         if self.slots_of(slot).find(Ticket { slot, sequence }).is_some_and(|place| place.lost(fragment)) {
+            self.shortest_last = 0;
             self.list(slot);
         }
     }
@@ -435,6 +455,7 @@ impl Outgoing {
 
     /// The peer kept nothing of a message: it starts over when it is granted. `false` if that news is out of date.
     pub(crate) fn defer(&mut self, ticket: Ticket) -> bool {
+        self.shortest_last = 0;
         self.slots_of(ticket.slot).find(ticket).is_some_and(Slot::defer)
     }
 
@@ -466,6 +487,7 @@ impl Outgoing {
     fn drop_stale(&mut self, class: usize) {
         let data = &mut self.data;
         let worth_it = |len: usize| len > 2 * data.len() + 16;
+        self.shortest_last = 0;
         let (small, large) = (worth_it(self.small[class].len()), worth_it(self.large[class].len()));
         if small {
             self.small[class].retain(|ticket| data.find(*ticket).is_some());
@@ -545,6 +567,7 @@ impl Outgoing {
         }
         self.ready |= 1 << class;
         if is_long {
+            self.shortest_last &= !(1 << class);
             self.large[usize::from(class)].push(ticket);
         } else {
             self.small[usize::from(class)].push_back(ticket);
@@ -590,7 +613,7 @@ fn write_header(slot: &Slot, number: u16, (shift, offset): (u8, u32), place: &mu
         total: U32::new(slot.total),
         offset: U32::new(offset),
     };
-    place[..Fragment::LEN].copy_from_slice(header.as_bytes());
+    header.emit_along(place);
 }
 
 #[cfg(test)]

@@ -41,3 +41,48 @@ fn a_class_whose_messages_were_all_given_up_has_nothing_to_send() {
         }
     }
 }
+
+#[test]
+fn the_message_with_least_left_goes_first_whatever_came_grew_or_went_meanwhile() {
+    let mut random = fastrand::Rng::with_seed(11);
+    let mut outgoing = Outgoing::new(100, 64);
+    outgoing.establish(100, 1 << 20, 64, ALL);
+    let mut sent: Vec<Part> = Vec::new();
+    let mut held: Vec<MessageId> = Vec::new();
+    for _ in 0..5_000 {
+        match random.u32(..10) {
+            0 | 1 if held.len() < 40 => {
+                let message =
+                    Message { class: Class::Normal, head: &[], body: Payload::from(vec![0; random.usize(101..5_000)]), token: 0 };
+                let all = Unscheduled { most: 1 << 20, shift: 0 };
+                held.push(outgoing.push(message, all, true, &EndpointConfig::default()).unwrap());
+            }
+            2 if !held.is_empty() => {
+                outgoing.abandon(held.swap_remove(random.usize(..held.len())), ALL);
+            }
+            3 if !sent.is_empty() => outgoing.lost(sent[random.usize(..sent.len())]),
+            _ => {
+                let left = |outgoing: &Outgoing, slot: u16| outgoing.data.get(slot).remaining(100);
+                let listed = |outgoing: &Outgoing, ticket: &Ticket| {
+                    let slot = outgoing.data.get(ticket.slot);
+                    slot.sequence == ticket.sequence && outgoing.data.active().any(|(number, _)| number == ticket.slot)
+                };
+                let least = outgoing.large[1]
+                    .iter()
+                    .filter(|ticket| listed(&outgoing, ticket))
+                    .map(|ticket| left(&outgoing, ticket.slot))
+                    .min();
+                let picks = outgoing.picks;
+                let before: Vec<(u16, usize)> =
+                    outgoing.data.active().map(|(number, slot)| (number, slot.remaining(100))).collect();
+                let Some((_, part)) = outgoing.emit_data(false, &mut [0; 200]) else { continue };
+                let picked = before.iter().find(|(number, _)| *number == part.slot).map(|(_, left)| *left);
+                // Tickets of what was given up are picked too, and every so often the oldest.
+                if !(picks + 1..=outgoing.picks).any(|pick| pick.is_multiple_of(OLDEST_SHARE)) {
+                    assert_eq!(picked, least);
+                }
+                sent.push(part);
+            }
+        }
+    }
+}
