@@ -257,7 +257,7 @@ fn calls_given_up_at_once_are_all_cancelled_however_many_they_are() {
     world.node(server).serve(SLOW, service).unwrap();
     let (peer, local) = (world.peer(client, server), world.local(client));
     // Several times what a session holds of control messages.
-    let calls: Vec<_> = (0..300).map(|n| local.call(peer.clone(), SLOW, n.to_string(), CallOptions::new())).collect();
+    let calls: Vec<_> = (0..300).map(|n| local.call(peer, SLOW, n.to_string(), CallOptions::new())).collect();
     world.run(10 * MS);
     assert_eq!(world.node(server).metrics().server(SLOW, Class::Normal).unwrap().requests, 300);
     drop(calls);

@@ -50,7 +50,7 @@ fn requests_of_one_packet_share_nothing_whatever_their_handlers_do() {
     // A first call, so that the session is there and the rest leaves in bundles.
     world.call(client, server, ECHO, "\u{4}", CallOptions::new()).unwrap();
     for n in 0..60u8 {
-        local.submit(peer.clone(), ECHO, vec![n], &CallOptions::new(), n.into()).unwrap();
+        local.submit(peer, ECHO, vec![n], &CallOptions::new(), n.into()).unwrap();
     }
     world.run(5 * MS);
     let mut ended = 0;
