@@ -26,6 +26,8 @@ pub struct Crowd {
     random: fastrand::Rng,
     window: usize,
     outstanding: usize,
+    /// The sessions that the next messages go to.
+    next: Vec<SessionId>,
 }
 
 static PING: [u8; SMALL] = [7; SMALL];
@@ -36,7 +38,15 @@ impl Crowd {
         let port = open(url, clock).map_err(BenchError::product("opening a port"))?;
         let endpoint = Endpoint::new(port, config(sessions), clock.now());
         let random = fastrand::Rng::with_seed(1);
-        Ok(Crowd { endpoint, sessions: Vec::with_capacity(sessions), clock: clock.clone(), random, window, outstanding: 0 })
+        Ok(Crowd {
+            endpoint,
+            sessions: Vec::with_capacity(sessions),
+            clock: clock.clone(),
+            random,
+            window,
+            outstanding: 0,
+            next: Vec::with_capacity(window),
+        })
     }
 
     /// Opens `count` more sessions to the echo at `server`, which must be serving.
@@ -72,12 +82,15 @@ impl Crowd {
         self.endpoint.session_count()
     }
 
-    /// Fills the window with messages into sessions at random, and takes what came back: how many that was.
+    /// Fills the window with messages into sessions at random, which the endpoint is told of beforehand, and takes what came back: how many that was.
     #[inline]
     pub fn turn(&mut self) -> Result<usize, BenchError> {
         let now = self.clock.now();
-        while self.outstanding < self.window {
-            let session = self.sessions[self.random.usize(..self.sessions.len())];
+        for _ in self.outstanding..self.window {
+            self.next.push(self.sessions[self.random.usize(..self.sessions.len())]);
+        }
+        self.endpoint.prepare(&self.next);
+        for session in self.next.drain(..) {
             let ping = Payload::from(&PING[..]);
             let sent = self.endpoint.send(session, Class::Normal, &[], ping, 0, now);
             sent.map_err(BenchError::product("sending a message"))?;

@@ -2,9 +2,10 @@
 //!
 //! One idea a file: what happens on arrival is in `arrive`, how sessions are accepted in `accept`, what leaves next in `depart`, how small messages
 //! share a packet in `pen`, which incoming messages are granted more in `grants`, what is shown of packets before all that in `preview`, the
-//! sessions' places in `table`, and what is in use in `usage`.
+//! sessions' places in `table`, how their memory is asked for ahead in `ahead`, and what is in use in `usage`.
 
 mod accept;
+mod ahead;
 mod arrive;
 mod config;
 mod depart;

@@ -368,11 +368,36 @@ impl Session {
         (self.outgoing.len(), self.incoming.incomplete())
     }
 
+    /// Asks for what sending and receiving need beside the session itself.
+    #[inline]
+    pub(crate) fn prefetch_pointed(&self) {
+        self.recovery.prefetch();
+        self.outgoing.prefetch();
+        self.incoming.prefetch();
+    }
+
+    /// Asks for what that points to.
+    #[inline]
+    pub(crate) fn prefetch_bytes(&self) {
+        self.outgoing.prefetch_bytes();
+    }
+
     fn close_when_drained(&mut self) -> Handled {
         if self.state == State::Draining && self.outgoing.is_empty() {
             self.state = State::Closing;
             self.items.push(Item::close(CloseCode::Done));
         }
         if self.state == State::Closed { Handled::Closed } else { Handled::Open }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// There may be tens of thousands, and most are only kept: what is rarely used is made when it is.
+    #[test]
+    fn a_session_is_short() {
+        assert!(size_of::<Session>() <= 832, "a session takes {} bytes", size_of::<Session>());
     }
 }

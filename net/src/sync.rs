@@ -9,6 +9,7 @@ pub mod primitive;
 pub mod claim;
 pub mod crew;
 pub mod inbox;
+pub(crate) mod prefetch;
 pub mod queue;
 pub mod ring;
 pub mod slot_ring;

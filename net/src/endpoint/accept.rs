@@ -42,12 +42,11 @@ impl Endpoint {
         }
         let known = self.sessions.by_peer(peer);
         // A late copy of a hello from before the peer restarted must not end the session with what runs there now.
-        let newer = known.iter().any(|slot| {
-            let session = self.sessions.at_mut(*slot);
-            session.is_some_and(|session| {
-                session.remote_incarnation != 0 && session.remote_incarnation != incarnation && session.proven >= made
-            })
-        });
+        let is_newer = |session: &Session| {
+            session.remote_incarnation != 0 && session.remote_incarnation != incarnation && session.proven >= made
+        };
+        let newer =
+            !self.sessions.is_only(peer, incarnation) && known.iter().filter_map(|slot| self.sessions.at(*slot)).any(is_newer);
         if newer {
             self.shared.counters.stray += 1;
             return Ok(());

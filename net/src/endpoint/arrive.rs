@@ -1,6 +1,7 @@
 //! What happens to a packet on arrival: malformed ones are counted and dropped, the rest find their session.
 
 use super::Endpoint;
+use super::ahead::MANY;
 use super::depart::TOUCHED;
 use super::event::{CloseReason, SessionId};
 use crate::clock::Time;
@@ -25,11 +26,20 @@ impl Endpoint {
         self.shared.copy_out = self.port.receive_frames_low();
         let mut arrivals = std::mem::take(&mut self.arrivals);
         let count = arrivals.len();
-        for datagram in arrivals.drain(..) {
+        let many = self.sessions.len() >= MANY;
+        if many {
+            self.begin_to_look_ahead(&arrivals);
+        }
+        let mut rest = arrivals.drain(..);
+        while let Some(datagram) = rest.next() {
+            if many {
+                self.look_ahead(rest.as_slice());
+            }
             if let Err(error) = self.take(now, datagram) {
                 self.malformed(&error);
             }
         }
+        drop(rest);
         self.arrivals = arrivals;
         // Once a burst: most of its packets are often for the same session.
         while let Some(slot) = self.touched.pop() {
@@ -140,7 +150,7 @@ impl Endpoint {
     pub(super) fn supersede(&mut self, slot: u32, now: Time) {
         let Some(session) = self.sessions.at_mut(slot) else { return };
         let (peer, incarnation) = (session.peer, session.remote_incarnation);
-        for other in self.sessions.by_peer(peer) {
+        for other in self.sessions.incarnate(peer, incarnation) {
             let Some(session) = self.sessions.at_mut(other) else { continue };
             if other != slot && session.remote_incarnation != 0 && session.remote_incarnation != incarnation {
                 let handled = session.finish(CloseReason::PeerRestarted, &mut self.shared);

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::event::SessionId;
 use crate::port::Address;
 use crate::session::Session;
+use crate::sync::prefetch;
 
 pub(super) struct Table {
     limit: usize,
@@ -14,9 +15,17 @@ pub(super) struct Table {
     free: Vec<u32>,
     /// Established sessions, by the peer's address and the id that the peer gave the session.
     by_remote: HashMap<(Address, u64), u32>,
-    by_peer: HashMap<Address, SmallVec<[u32; 2]>>,
+    by_peer: HashMap<Address, Peer>,
     random: fastrand::Rng,
     len: usize,
+}
+
+/// The sessions with one address.
+#[derive(Default)]
+struct Peer {
+    slots: SmallVec<[u32; 2]>,
+    /// The incarnation of all that are established; 0 before any.
+    incarnation: u64,
 }
 
 struct Entry {
@@ -57,7 +66,7 @@ impl Table {
 
     /// Puts a session to its reserved id.
     pub(super) fn fill(&mut self, id: SessionId, session: Session) {
-        self.by_peer.entry(session.peer).or_default().push(id.slot);
+        self.by_peer.entry(session.peer).or_default().slots.push(id.slot);
         if session.remote != 0 {
             self.by_remote.insert((session.peer, session.remote), id.slot);
         }
@@ -97,8 +106,37 @@ impl Table {
     }
 
     /// The sessions with an address.
-    pub(super) fn by_peer(&self, peer: Address) -> SmallVec<[u32; 2]> {
-        self.by_peer.get(&peer).cloned().unwrap_or_default()
+    pub(super) fn by_peer(&self, peer: Address) -> &[u32] {
+        self.by_peer.get(&peer).map_or(&[], |peer| &peer.slots)
+    }
+
+    /// Whether no session with an address is of another incarnation than this.
+    pub(super) fn is_only(&self, peer: Address, incarnation: u64) -> bool {
+        self.by_peer.get(&peer).is_none_or(|peer| peer.incarnation == 0 || peer.incarnation == incarnation)
+    }
+
+    /// From now on an address's sessions are of this incarnation. Those of the one before, if there was another.
+    pub(super) fn incarnate(&mut self, peer: Address, incarnation: u64) -> SmallVec<[u32; 2]> {
+        match self.by_peer.get_mut(&peer) {
+            Some(peer) if peer.incarnation != incarnation => {
+                let before = std::mem::replace(&mut peer.incarnation, incarnation);
+                if before == 0 { SmallVec::new() } else { peer.slots.clone() }
+            }
+            _ => SmallVec::new(),
+        }
+    }
+
+    /// Asks for a session's memory, which is not looked at yet.
+    #[inline]
+    pub(super) fn prefetch(&self, slot: u32) {
+        if let Some(session) = self.at(slot) {
+            prefetch::value(session);
+        }
+    }
+
+    #[inline]
+    pub(super) fn at(&self, slot: u32) -> Option<&Session> {
+        self.entries.get(slot as usize)?.session.as_deref()
     }
 
     /// Takes a session out; its id is never valid again.
@@ -112,9 +150,9 @@ impl Table {
         if session.remote != 0 && self.by_remote.get(&(session.peer, session.remote)) == Some(&slot) {
             self.by_remote.remove(&(session.peer, session.remote));
         }
-        if let Some(slots) = self.by_peer.get_mut(&session.peer) {
-            slots.retain(|other| *other != slot);
-            if slots.is_empty() {
+        if let Some(peer) = self.by_peer.get_mut(&session.peer) {
+            peer.slots.retain(|other| *other != slot);
+            if peer.slots.is_empty() {
                 self.by_peer.remove(&session.peer);
             }
         }
@@ -127,5 +165,26 @@ impl Table {
         self.by_peer.clear();
         self.len = 0;
         std::mem::take(&mut self.entries).into_iter().filter_map(|entry| entry.session)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::LocalName;
+
+    #[test]
+    fn only_another_incarnation_of_an_address_brings_up_the_sessions_before_it() {
+        let mut table = Table::new(10, fastrand::Rng::with_seed(1));
+        let [one, other] = ["one", "other"].map(|name| Address::Local(LocalName::new(name).unwrap()));
+        for (peer, slot) in [(one, 1), (one, 2), (other, 3)] {
+            table.by_peer.entry(peer).or_default().slots.push(slot);
+        }
+        assert!(table.is_only(one, 7) && table.incarnate(one, 7).is_empty(), "the first one is news to nobody");
+        assert!(table.is_only(one, 7) && table.incarnate(one, 7).is_empty(), "and the same again");
+        assert!(!table.is_only(one, 8) && table.is_only(other, 8));
+        assert_eq!(table.incarnate(one, 8).as_slice(), [1, 2]);
+        assert!(table.is_only(one, 8) && !table.is_only(one, 7));
+        assert!(table.incarnate(Address::Local(LocalName::new("nobody").unwrap()), 7).is_empty());
     }
 }

@@ -8,6 +8,7 @@ use super::outgoing::Unscheduled;
 use crate::class::Class;
 use crate::clock::Time;
 use crate::endpoint::CONTROL_SLOTS;
+use crate::sync::prefetch;
 use crate::wire::{Fragment, WireError};
 
 #[derive(Debug)]
@@ -172,6 +173,14 @@ impl Incoming {
     pub(crate) fn establish(&mut self, fragment: usize) {
         self.fragment = fragment;
         self.longest_whole = fragment.min(self.max_message as usize);
+    }
+
+    /// Asks for the memory of the slot that a peer uses first.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        if let Some(slot) = self.slots.get(usize::from(CONTROL_SLOTS)) {
+            prefetch::value(slot);
+        }
     }
 
     /// Takes a whole message of one packet.

@@ -3,12 +3,14 @@
 //! The schedule is by class, then shortest remaining first (SRPT; Homa, SIGCOMM 2018, section 3.3), with every sixteenth pick given to
 //! the oldest message whatever its class, so that nothing starves.
 
+mod lists;
 mod slots;
 
 use std::collections::VecDeque;
 
 use zerocopy::little_endian::{U16, U32};
 
+use self::lists::OnDemand;
 use self::slots::{Slot, Slots, Waiting};
 use super::bundle;
 use super::recovery::Part;
@@ -34,18 +36,14 @@ pub(crate) struct Outgoing {
     data: Slots,
     /// Control messages with something to send.
     urgent: VecDeque<Ticket>,
-    /// Single-packet messages with something to send, by class.
-    small: [VecDeque<Ticket>; Class::COUNT],
-    /// Longer messages with something to send, by class.
-    large: [Vec<Ticket>; Class::COUNT],
+    lists: OnDemand,
     /// Bit n: class n's last long message was the one with least left when it was picked, and none came or grew since: it still is.
     shortest_last: u8,
     /// The message picked last had least left in its class.
     picked_shortest: bool,
     /// Bit n: class n has something to send.
     ready: u8,
-    /// Messages that wait for a slot, by class.
-    waiting: [VecDeque<Waiting>; Class::COUNT],
+    /// Messages that wait for a slot.
     waiting_count: usize,
     /// Messages bundled with another.
     bundled: usize,
@@ -122,12 +120,10 @@ impl Outgoing {
             control: Slots::new(0, CONTROL_SLOTS),
             data: Slots::new(CONTROL_SLOTS, usable(peer_slots)),
             urgent: VecDeque::new(),
-            small: Default::default(),
-            large: Default::default(),
+            lists: OnDemand::default(),
             shortest_last: 0,
             picked_shortest: false,
             ready: 0,
-            waiting: Default::default(),
             waiting_count: 0,
             bundled: 0,
             bytes: 0,
@@ -143,8 +139,11 @@ impl Outgoing {
         self.longest = DATA_OVERHEAD + fragment.min(longest_message);
         self.longest_bundle = self.longest.min(DATA_OVERHEAD + bundle::LONGEST);
         self.data.limit = usable(peer_slots);
+        if self.waiting_count == 0 {
+            return;
+        }
         for class in Class::ALL {
-            while let Some(waiting) = self.waiting[class.index()].pop_front() {
+            while let Some(waiting) = self.lists.waiting[class.index()].pop_front() {
                 self.waiting_count -= 1;
                 if !self.place(class, waiting, unscheduled) {
                     break;
@@ -198,7 +197,7 @@ impl Outgoing {
     fn stands_before(&self, class: Class) -> bool {
         let class = class.index();
         // A longer message of the same class has more left to send.
-        self.ready & ((1 << class) - 1) != 0 || !self.small[class].is_empty() || self.waiting_count != 0
+        self.ready & ((1 << class) - 1) != 0 || !self.lists.small[class].is_empty() || self.waiting_count != 0
     }
 
     /// The same for a control message: its length, and what it carries.
@@ -226,7 +225,7 @@ impl Outgoing {
         let Message { class, head, body, token } = message;
         let order = self.next_order;
         let index = class.index();
-        if open && self.waiting[index].is_empty() && total <= self.fragment {
+        if open && self.lists.waiting[index].is_empty() && total <= self.fragment {
             // The common case: one packet, a slot is free, nothing waits.
             if let Some(number) = self.data.allocate() {
                 self.data.get_mut(number).begin(index as u8, token, order, head, &body);
@@ -242,8 +241,8 @@ impl Outgoing {
         self.next_order += 1;
         self.bytes += total;
         let waiting = Waiting { order, token, head: head.to_vec(), body };
-        if !open || !self.waiting[index].is_empty() {
-            self.waiting[index].push_back(waiting);
+        if !open || !self.lists.waiting[index].is_empty() {
+            self.lists.waiting[index].push_back(waiting);
             self.waiting_count += 1;
         } else {
             self.place(class, waiting, unscheduled);
@@ -263,6 +262,18 @@ impl Outgoing {
         Ok(())
     }
 
+    /// Asks for the memory of the first slot.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        self.data.prefetch();
+    }
+
+    /// Asks for the bytes of the message there.
+    #[inline]
+    pub(crate) fn prefetch_bytes(&self) {
+        self.data.prefetch_bytes();
+    }
+
     /// Whether a control message waits to be sent.
     #[inline]
     pub(crate) fn has_urgent(&self) -> bool {
@@ -277,7 +288,7 @@ impl Outgoing {
 
     /// The most urgent class with a message of one packet to send.
     pub(crate) fn most_urgent_small(&self) -> Option<usize> {
-        self.small.iter().position(|list| !list.is_empty())
+        self.lists.small.iter().position(|list| !list.is_empty())
     }
 
     /// Bytes of payload that a packet holds.
@@ -335,7 +346,7 @@ impl Outgoing {
     /// Brings a class's bit up to date, after something was taken off its lists.
     #[inline]
     fn look_ready(&mut self, class: usize) {
-        if self.small[class].is_empty() && self.large[class].is_empty() {
+        if self.lists.small[class].is_empty() && self.lists.large[class].is_empty() {
             self.ready &= !(1 << class);
         }
     }
@@ -352,11 +363,11 @@ impl Outgoing {
         }
         loop {
             let class = self.most_urgent()?;
-            if let Some(ticket) = self.small[class].pop_front() {
+            if let Some(ticket) = self.lists.small[class].pop_front() {
                 return Some((class, ticket));
             }
             if self.shortest_last & 1 << class != 0
-                && let Some(ticket) = self.large[class].pop()
+                && let Some(ticket) = self.lists.large[class].pop()
             {
                 self.shortest_last &= !(1 << class);
                 self.picked_shortest = true;
@@ -364,9 +375,9 @@ impl Outgoing {
             }
             let data = &self.data;
             let remaining = |(_, ticket): &(usize, &Ticket)| data.get(ticket.slot).remaining(self.fragment);
-            if let Some((at, _)) = self.large[class].iter().enumerate().min_by_key(remaining) {
+            if let Some((at, _)) = self.lists.large[class].iter().enumerate().min_by_key(remaining) {
                 self.picked_shortest = true;
-                return Some((class, self.large[class].swap_remove(at)));
+                return Some((class, self.lists.large[class].swap_remove(at)));
             }
             self.look_ready(class);
         }
@@ -374,20 +385,21 @@ impl Outgoing {
 
     fn pick_small(&mut self) -> Option<(usize, Ticket)> {
         let class = self.most_urgent_small()?;
-        Some((class, self.small[class].pop_front()?))
+        Some((class, self.lists.small[class].pop_front()?))
     }
 
     fn pick_oldest(&mut self) -> Option<(usize, Ticket)> {
         let data = &self.data;
         let order = |ticket: &Ticket| data.get(ticket.slot).order;
-        let small = (0..Class::COUNT).filter_map(|class| self.small[class].front().map(|ticket| (order(ticket), class, None)));
+        let small =
+            (0..Class::COUNT).filter_map(|class| self.lists.small[class].front().map(|ticket| (order(ticket), class, None)));
         let large = (0..Class::COUNT)
-            .flat_map(|class| self.large[class].iter().enumerate().map(move |(at, ticket)| (ticket, class, at)))
+            .flat_map(|class| self.lists.large[class].iter().enumerate().map(move |(at, ticket)| (ticket, class, at)))
             .map(|(ticket, class, at)| (order(ticket), class, Some(at)));
         let (_, class, at) = small.chain(large).min_by_key(|(order, ..)| *order)?;
         let ticket = match at {
-            None => self.small[class].pop_front()?,
-            Some(at) => self.large[class].swap_remove(at),
+            None => self.lists.small[class].pop_front()?,
+            Some(at) => self.lists.large[class].swap_remove(at),
         };
         Some((class, ticket))
     }
@@ -461,7 +473,7 @@ impl Outgoing {
 
     /// Gives a message up. If part of it was sent, the ticket to tell the peer of.
     pub(crate) fn abandon(&mut self, id: MessageId, unscheduled: Unscheduled) -> Option<Ticket> {
-        for queue in &mut self.waiting {
+        for queue in &mut self.lists.waiting {
             if let Some(at) = queue.iter().position(|waiting| waiting.order == id.0) {
                 let waiting = queue.remove(at).expect("the position was just found");
                 self.waiting_count -= 1;
@@ -488,12 +500,12 @@ impl Outgoing {
         let data = &mut self.data;
         let worth_it = |len: usize| len > 2 * data.len() + 16;
         self.shortest_last = 0;
-        let (small, large) = (worth_it(self.small[class].len()), worth_it(self.large[class].len()));
+        let (small, large) = (worth_it(self.lists.small[class].len()), worth_it(self.lists.large[class].len()));
         if small {
-            self.small[class].retain(|ticket| data.find(*ticket).is_some());
+            self.lists.small[class].retain(|ticket| data.find(*ticket).is_some());
         }
         if large {
-            self.large[class].retain(|ticket| data.find(*ticket).is_some());
+            self.lists.large[class].retain(|ticket| data.find(*ticket).is_some());
         }
         self.look_ready(class);
     }
@@ -504,7 +516,7 @@ impl Outgoing {
         for (_, slot) in self.data.active() {
             held.extend(slot.messages().map(|(order, token)| (order, Unacknowledged { token, transmitted: slot.transmitted })));
         }
-        for waiting in self.waiting.iter_mut().flat_map(|queue| queue.drain(..)) {
+        for waiting in self.lists.waiting.iter_mut().flat_map(|queue| queue.drain(..)) {
             held.push((waiting.order, Unacknowledged { token: waiting.token, transmitted: false }));
         }
         held.sort_unstable_by_key(|(order, _)| *order);
@@ -516,7 +528,7 @@ impl Outgoing {
     fn place(&mut self, class: Class, waiting: Waiting, unscheduled: Unscheduled) -> bool {
         let index = class.index();
         let Some(number) = self.data.allocate() else {
-            self.waiting[index].push_front(waiting);
+            self.lists.waiting[index].push_front(waiting);
             self.waiting_count += 1;
             return false;
         };
@@ -543,7 +555,7 @@ impl Outgoing {
     #[cold]
     fn place_waiting(&mut self, unscheduled: Unscheduled) {
         for class in Class::ALL {
-            if let Some(waiting) = self.waiting[class.index()].pop_front() {
+            if let Some(waiting) = self.lists.waiting[class.index()].pop_front() {
                 self.waiting_count -= 1;
                 self.place(class, waiting, unscheduled);
                 return;
@@ -568,9 +580,9 @@ impl Outgoing {
         self.ready |= 1 << class;
         if is_long {
             self.shortest_last &= !(1 << class);
-            self.large[usize::from(class)].push(ticket);
+            self.lists.large[usize::from(class)].push(ticket);
         } else {
-            self.small[usize::from(class)].push_back(ticket);
+            self.lists.small[usize::from(class)].push_back(ticket);
         }
     }
 

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::rtt::Rtt;
 use crate::clock::Time;
+use crate::sync::prefetch;
 use crate::wire::{Item, expand_number};
 
 /// A packet is lost when one sent this much later is acknowledged (RFC 9002's `kPacketThreshold`).
@@ -125,6 +126,13 @@ impl Recovery {
         let number = self.next_number;
         self.next_number += 1;
         number
+    }
+
+    /// Asks for the memory of the packets in flight.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        // Its capacity is small, as long as few packets were ever in flight, and the next one may come to any place of it.
+        prefetch::bytes(self.sent.as_slices().0.as_ptr().cast(), size_of::<Sent>() * self.sent.capacity().min(4));
     }
 
     /// Whether the low half of a packet number is one that was used lately.

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use super::super::bits::Bits;
 use super::Unscheduled;
 use crate::payload::Payload;
+use crate::sync::prefetch;
 use crate::wire::Fragment;
 
 /// The buffer of a message longer than this is given back when that is done.
@@ -104,8 +105,28 @@ impl Slots {
         if used == self.limit {
             return None;
         }
+        if used == 0 {
+            // Most sessions never need more than one at a time.
+            self.slots.reserve_exact(1);
+        }
         self.slots.push(Slot::default());
         Some(self.first + used)
+    }
+
+    /// Asks for the memory of the slot that is used most.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        prefetch::first(&self.slots, 1);
+        // That is where the number of a slot is put when its message ends.
+        prefetch::bytes(self.free.as_ptr().cast(), size_of::<u16>() * self.free.capacity().min(1));
+    }
+
+    /// Asks for the bytes in that slot.
+    #[inline]
+    pub(super) fn prefetch_bytes(&self) {
+        if let Some(slot) = self.slots.first() {
+            prefetch::first(&slot.head, 64);
+        }
     }
 
     pub(super) fn in_use(&self) -> usize {

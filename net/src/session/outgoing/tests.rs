@@ -17,7 +17,7 @@ fn messages_given_up_before_they_left_leave_nothing_on_the_lists() {
             outgoing.abandon(id, ALL);
         }
         let index = Class::Normal.index();
-        assert!(outgoing.small[index].len() + outgoing.large[index].len() < 100, "{bytes} bytes");
+        assert!(outgoing.lists.small[index].len() + outgoing.lists.large[index].len() < 100, "{bytes} bytes");
         let (_, part) = outgoing.emit_data(false, &mut [0; 200]).expect("one message is left");
         assert_eq!(part.sequence, 1);
         assert!(outgoing.abandon(kept, ALL).is_some() == (bytes > 100));
@@ -36,7 +36,8 @@ fn a_class_whose_messages_were_all_given_up_has_nothing_to_send() {
         for _ in 0..100 {
             let id = push(&mut outgoing, bytes);
             outgoing.abandon(id, ALL);
-            let listed = outgoing.small.iter().map(VecDeque::len).chain(outgoing.large.iter().map(Vec::len)).sum::<usize>();
+            let listed =
+                outgoing.lists.small.iter().map(VecDeque::len).chain(outgoing.lists.large.iter().map(Vec::len)).sum::<usize>();
             assert_eq!(outgoing.most_urgent().is_some(), listed > 0, "{bytes} bytes");
         }
     }
@@ -67,7 +68,7 @@ fn the_message_with_least_left_goes_first_whatever_came_grew_or_went_meanwhile()
                     let slot = outgoing.data.get(ticket.slot);
                     slot.sequence == ticket.sequence && outgoing.data.active().any(|(number, _)| number == ticket.slot)
                 };
-                let least = outgoing.large[1]
+                let least = outgoing.lists.large[1]
                     .iter()
                     .filter(|ticket| listed(&outgoing, ticket))
                     .map(|ticket| left(&outgoing, ticket.slot))
