@@ -4,6 +4,8 @@
 //! the oldest message whatever its class, so that nothing starves.
 
 mod lists;
+mod message;
+mod picking;
 mod slots;
 
 use std::collections::VecDeque;
@@ -16,9 +18,9 @@ use super::bundle;
 use super::recovery::Part;
 use crate::class::Class;
 use crate::endpoint::{CONTROL_SLOTS, EndpointConfig, MessageId, SendError};
-use crate::payload::Payload;
 use crate::wire::{DATA_OVERHEAD, Fragment, Header};
 
+pub(crate) use self::message::{Message, NewMessage, Unacknowledged, Unscheduled};
 pub(crate) use self::slots::Ticket;
 
 /// Every so many picks, the oldest message goes first.
@@ -53,62 +55,6 @@ pub(crate) struct Outgoing {
     picks: u32,
     /// Fragments sent again since this was last asked.
     resent: u64,
-}
-
-/// A message to send: `head` followed by `body`.
-#[derive(Debug)]
-pub(crate) struct Message<'a> {
-    pub(crate) class: Class,
-    pub(crate) head: &'a [u8],
-    pub(crate) body: Payload,
-    /// The owner's name for it.
-    pub(crate) token: u64,
-}
-
-impl Message<'_> {
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.head.len() + self.body.len()
-    }
-}
-
-/// The same, to be copied at once.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NewMessage<'a> {
-    pub(crate) class: Class,
-    pub(crate) head: &'a [u8],
-    pub(crate) body: &'a [u8],
-    pub(crate) token: u64,
-}
-
-impl NewMessage<'_> {
-    #[inline(always)]
-    fn len(&self) -> usize {
-        self.head.len() + self.body.len()
-    }
-}
-
-/// What may be sent of a message of several packets before it is granted more.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Unscheduled {
-    /// By the peer's parameters.
-    pub(crate) most: u32,
-    /// By how much the peer's grants asked to cut that down.
-    pub(crate) shift: u8,
-}
-
-impl Unscheduled {
-    /// Bytes that may be sent. The packet that holds the first of them always may.
-    pub(crate) fn bytes(self) -> u32 {
-        self.most.unbounded_shr(self.shift.into()).max(1)
-    }
-}
-
-/// A message that ended without being acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unacknowledged {
-    pub(crate) token: u64,
-    pub(crate) transmitted: bool,
 }
 
 impl Outgoing {
@@ -280,17 +226,6 @@ impl Outgoing {
         !self.urgent.is_empty()
     }
 
-    /// The most urgent class with something to send.
-    #[inline]
-    pub(crate) fn most_urgent(&self) -> Option<usize> {
-        if self.ready == 0 { None } else { Some(self.ready.trailing_zeros() as usize) }
-    }
-
-    /// The most urgent class with a message of one packet to send.
-    pub(crate) fn most_urgent_small(&self) -> Option<usize> {
-        self.lists.small.iter().position(|list| !list.is_empty())
-    }
-
     /// Bytes of payload that a packet holds.
     #[inline]
     pub(crate) fn fragment(&self) -> usize {
@@ -341,67 +276,6 @@ impl Outgoing {
                 return Some((Header::LEN + len, part));
             }
         }
-    }
-
-    /// Brings a class's bit up to date, after something was taken off its lists.
-    #[inline]
-    fn look_ready(&mut self, class: usize) {
-        if self.lists.small[class].is_empty() && self.lists.large[class].is_empty() {
-            self.ready &= !(1 << class);
-        }
-    }
-
-    /// Takes the next message off its list, and says which class's. (It is listed again if it has more to send.)
-    #[inline]
-    fn pick(&mut self) -> Option<(usize, Ticket)> {
-        self.picks = self.picks.wrapping_add(1);
-        if self.picks.is_multiple_of(OLDEST_SHARE)
-            && let Some(picked) = self.pick_oldest()
-        {
-            self.shortest_last = 0;
-            return Some(picked);
-        }
-        loop {
-            let class = self.most_urgent()?;
-            if let Some(ticket) = self.lists.small[class].pop_front() {
-                return Some((class, ticket));
-            }
-            if self.shortest_last & 1 << class != 0
-                && let Some(ticket) = self.lists.large[class].pop()
-            {
-                self.shortest_last &= !(1 << class);
-                self.picked_shortest = true;
-                return Some((class, ticket));
-            }
-            let data = &self.data;
-            let remaining = |(_, ticket): &(usize, &Ticket)| data.get(ticket.slot).remaining(self.fragment);
-            if let Some((at, _)) = self.lists.large[class].iter().enumerate().min_by_key(remaining) {
-                self.picked_shortest = true;
-                return Some((class, self.lists.large[class].swap_remove(at)));
-            }
-            self.look_ready(class);
-        }
-    }
-
-    fn pick_small(&mut self) -> Option<(usize, Ticket)> {
-        let class = self.most_urgent_small()?;
-        Some((class, self.lists.small[class].pop_front()?))
-    }
-
-    fn pick_oldest(&mut self) -> Option<(usize, Ticket)> {
-        let data = &self.data;
-        let order = |ticket: &Ticket| data.get(ticket.slot).order;
-        let small =
-            (0..Class::COUNT).filter_map(|class| self.lists.small[class].front().map(|ticket| (order(ticket), class, None)));
-        let large = (0..Class::COUNT)
-            .flat_map(|class| self.lists.large[class].iter().enumerate().map(move |(at, ticket)| (ticket, class, at)))
-            .map(|(ticket, class, at)| (order(ticket), class, Some(at)));
-        let (_, class, at) = small.chain(large).min_by_key(|(order, ..)| *order)?;
-        let ticket = match at {
-            None => self.lists.small[class].pop_front()?,
-            Some(at) => self.lists.large[class].swap_remove(at),
-        };
-        Some((class, ticket))
     }
 
     /// Writes what leaves next of a message to the front of `place`, after its header: its length there, and what it carries.
@@ -495,21 +369,6 @@ impl Outgoing {
         partly.then_some(ticket)
     }
 
-    /// Forgets tickets of messages that were given up, once they are most of a list: while the window is closed nothing else would.
-    fn drop_stale(&mut self, class: usize) {
-        let data = &mut self.data;
-        let worth_it = |len: usize| len > 2 * data.len() + 16;
-        self.shortest_last = 0;
-        let (small, large) = (worth_it(self.lists.small[class].len()), worth_it(self.lists.large[class].len()));
-        if small {
-            self.lists.small[class].retain(|ticket| data.find(*ticket).is_some());
-        }
-        if large {
-            self.lists.large[class].retain(|ticket| data.find(*ticket).is_some());
-        }
-        self.look_ready(class);
-    }
-
     /// Every data message still held, oldest first; none is held afterwards.
     pub(crate) fn drain(&mut self) -> Vec<Unacknowledged> {
         let mut held: Vec<(u64, Unacknowledged)> = Vec::new();
@@ -560,29 +419,6 @@ impl Outgoing {
                 self.place(class, waiting, unscheduled);
                 return;
             }
-        }
-    }
-
-    /// Puts a message on the list where it belongs, once.
-    #[inline]
-    fn list(&mut self, number: u16) {
-        let slot = self.slots_of(number).get_mut(number);
-        if slot.listed {
-            return;
-        }
-        slot.listed = true;
-        let ticket = Ticket { slot: number, sequence: slot.sequence };
-        let (class, is_long) = (slot.class, slot.long.is_some());
-        if number < CONTROL_SLOTS {
-            self.urgent.push_back(ticket);
-            return;
-        }
-        self.ready |= 1 << class;
-        if is_long {
-            self.shortest_last &= !(1 << class);
-            self.lists.large[usize::from(class)].push(ticket);
-        } else {
-            self.lists.small[usize::from(class)].push_back(ticket);
         }
     }
 

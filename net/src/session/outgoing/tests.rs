@@ -1,4 +1,5 @@
 use super::*;
+use crate::payload::Payload;
 
 const ALL: Unscheduled = Unscheduled { most: 1000, shift: 0 };
 
