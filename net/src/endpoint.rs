@@ -328,7 +328,8 @@ impl Endpoint {
         !self.pen.is_down() || self.departures.is_waiting()
     }
 
-    /// One turn: a burst from the port, and the timers that are due. Returns how many packets came.
+    /// One turn: a burst from the port, less what was not taken of earlier ones ([`Endpoint::next_batch`]), and the timers that are due. Returns how
+    /// many packets came.
     #[inline]
     pub fn poll(&mut self, now: Time) -> usize {
         self.poll_watching(now, &mut |_, _| {})
@@ -394,6 +395,9 @@ impl Endpoint {
     pub fn next_timeout(&self, now: Time) -> Option<Time> {
         if self.is_waiting() {
             return Some(self.departures.retry_at(now));
+        }
+        if self.shared.batches.len() >= self.shared.config.burst {
+            return Some(now);
         }
         if self.unseen > 0 {
             return Some(now);

@@ -216,6 +216,9 @@ impl Core {
 
     /// When something is due without anybody's doing.
     pub(crate) fn next_timeout(&self) -> Option<Time> {
+        if self.endpoint.has_work() {
+            return Some(self.now);
+        }
         [self.endpoint.next_timeout(self.now), self.client.table.wheel.next(), self.server.next_timeout(), self.sleeps.next()]
             .into_iter()
             .flatten()

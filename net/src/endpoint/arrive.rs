@@ -13,7 +13,12 @@ impl Endpoint {
     /// Takes a burst from the port. Returns how many packets came.
     #[inline]
     pub(super) fn arrive(&mut self, now: Time, watch: &mut dyn FnMut(SessionId, &[u8])) -> usize {
-        match self.port.receive(&mut self.arrivals, self.shared.config.burst) {
+        // What the owner has not taken of earlier bursts counts: the rest waits in the port, which is bounded.
+        let room = self.shared.config.burst.saturating_sub(self.shared.batches.len());
+        if room == 0 {
+            return 0;
+        }
+        match self.port.receive(&mut self.arrivals, room) {
             Ok(0) => return 0,
             Ok(_) => {}
             Err(error) => self.receive_failed(&error),

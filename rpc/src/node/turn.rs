@@ -18,6 +18,9 @@ use crate::hook::{Entry, HookContext};
 use crate::request::Origin;
 use crate::server::dispatch::Dispatch;
 
+/// Messages after which the rest waits for the next turn: what workers started, and what else arrived, is looked at in between.
+const MESSAGES: usize = 64;
+
 /// Commands taken from other threads in one turn.
 const COMMANDS: usize = 64;
 
@@ -54,10 +57,10 @@ impl Node {
     /// The rest of a turn that has something to do.
     fn work(&mut self, flush: bool) -> usize {
         self.core().fresh = true;
-        self.take_events(flush);
+        let mut done = self.take_events(flush);
         self.core().expire_timers();
         self.settle();
-        let mut done = usize::from(self.run_queued());
+        done += usize::from(self.run_queued());
         done += self.run_tasks();
         done += self.take_commands();
         let mut core = self.core();
@@ -79,11 +82,13 @@ impl Node {
         taken
     }
 
-    /// What came of the packets. `flush`: what it caused leaves now.
-    fn take_events(&mut self, flush: bool) {
+    /// What came of the packets, up to [`MESSAGES`] or some more. `flush`: what it caused leaves now. Says how many messages there were.
+    fn take_events(&mut self, flush: bool) -> usize {
+        let mut taken = 0;
         loop {
             let mut core = self.shared.core.borrow_mut();
-            let Some(batch) = core.endpoint.next_batch() else {
+            let next = if taken < MESSAGES { core.endpoint.next_batch() } else { None };
+            let Some(batch) = next else {
                 if core.end_withdrawn() {
                     drop(core);
                     self.settle();
@@ -93,16 +98,18 @@ impl Node {
                     let now = core.now;
                     core.endpoint.flush(now);
                 }
-                return;
+                return taken;
             };
             drop(core);
             match batch {
                 Batch::Messages(mut messages) => {
                     while messages.next_into(&mut self.direct.payload) {
+                        taken += 1;
                         self.on_message(messages.session());
                     }
                 }
                 Batch::Event(Event::Message { session, payload, .. }) => {
+                    taken += 1;
                     self.direct.payload = payload;
                     self.on_message(session);
                 }

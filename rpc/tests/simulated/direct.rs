@@ -74,3 +74,34 @@ fn requests_of_one_packet_share_nothing_whatever_their_handlers_do() {
     drop(kept);
     world.assert_at_rest();
 }
+
+#[test]
+fn a_flood_of_requests_is_served_a_part_a_turn_and_all_are_answered() {
+    let (mut world, server, client) = World::pair(NodeConfig::default());
+    let served = Rc::new(std::cell::Cell::new(0));
+    let count = served.clone();
+    let service = Service::inline(move |_| {
+        count.set(count.get() + 1);
+        Ok(Reply::empty())
+    });
+    world.node(server).serve(ECHO, service).unwrap();
+    let (peer, local) = (world.peer(client, server), world.local(client));
+    world.call(client, server, ECHO, "", CallOptions::new()).unwrap();
+    const CALLS: u64 = 900;
+    for n in 0..CALLS {
+        local.submit(peer, ECHO, vec![], &CallOptions::new(), n).unwrap();
+    }
+    world.node(client).poll();
+    let mut ended = 0;
+    for _ in 0..10_000 {
+        let before = served.get();
+        world.clock.advance_to(world.clock.now() + Duration::from_micros(1));
+        let done = world.node(server).poll();
+        let more = served.get() - before;
+        assert!(more < 2 * 64, "{more} in one turn");
+        assert!(done > 0 || more == 0, "work that was not said");
+        world.node(client).poll();
+        ended += std::iter::from_fn(|| local.next_completion()).filter(|completion| completion.result.is_ok()).count() as u64;
+    }
+    assert_eq!((ended, served.get()), (CALLS, CALLS + 1));
+}
