@@ -316,10 +316,16 @@ impl Endpoint {
         self.shared.batches.pop_front()
     }
 
+    /// Whether [`Endpoint::next_event`] has something.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.shared.batches.is_empty()
+    }
+
     /// Whether [`Endpoint::next_event`] has something, or [`Endpoint::flush`].
     #[inline]
     pub fn has_work(&self) -> bool {
-        !self.shared.batches.is_empty() || self.is_waiting()
+        self.has_events() || self.is_waiting()
     }
 
     /// Whether something waits to be sent.

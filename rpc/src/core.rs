@@ -216,7 +216,7 @@ impl Core {
 
     /// When something is due without anybody's doing.
     pub(crate) fn next_timeout(&self) -> Option<Time> {
-        if self.endpoint.has_work() {
+        if self.endpoint.has_events() {
             return Some(self.now);
         }
         [self.endpoint.next_timeout(self.now), self.client.table.wheel.next(), self.server.next_timeout(), self.sleeps.next()]
