@@ -13,6 +13,7 @@ mod header;
 
 pub use control::{CloseCode, Item, ItemKind};
 pub use handshake::{Hello, Parameters, Refusal, RefuseReason, Welcome};
+pub(crate) use header::emit_words;
 pub use header::{Fragment, Header, Kind, expand_number};
 
 /// The version of the format, the first byte of every packet.

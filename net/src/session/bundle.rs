@@ -6,7 +6,7 @@ use crate::class::Class;
 use crate::endpoint::{Event, SessionId};
 use crate::frame::{Cutter, Frame};
 use crate::payload::Payload;
-use crate::wire::{DATA_OVERHEAD, WireError};
+use crate::wire::{DATA_OVERHEAD, WireError, emit_words};
 
 /// Bytes of the length before each message but the first.
 const LENGTH: usize = size_of::<u16>();
@@ -24,9 +24,7 @@ pub(crate) fn bundled_len(head: usize, body: usize) -> usize {
 /// Writes a message and the length before it to `place`, which has [`bundled_len`] bytes.
 #[inline(always)]
 pub(crate) fn write_bundled(head: &[u8], body: &[u8], place: &mut [u8]) {
-    let (length, bytes) = place.split_at_mut(LENGTH);
-    length.copy_from_slice(&(bytes.len() as u16).to_le_bytes());
-    let (first, rest) = bytes.split_at_mut(head.len());
+    let (first, rest) = write_length(place).split_at_mut(head.len());
     first.copy_from_slice(head);
     rest.copy_from_slice(body);
 }
@@ -34,13 +32,17 @@ pub(crate) fn write_bundled(head: &[u8], body: &[u8], place: &mut [u8]) {
 /// The same for a head of words.
 #[inline(always)]
 pub(crate) fn write_bundled_words<const N: usize>(head: [u64; N], body: &[u8], place: &mut [u8]) {
+    let (first, rest) = write_length(place).split_at_mut(8 * N);
+    emit_words(head, first);
+    rest.copy_from_slice(body);
+}
+
+/// Writes the length of what follows it in `place`, and gives that.
+#[inline(always)]
+fn write_length(place: &mut [u8]) -> &mut [u8] {
     let (length, bytes) = place.split_at_mut(LENGTH);
     length.copy_from_slice(&(bytes.len() as u16).to_le_bytes());
-    let (words, rest) = bytes.split_at_mut(8 * N);
-    for (to, word) in words.chunks_exact_mut(8).zip(head) {
-        to.copy_from_slice(&word.to_le_bytes());
-    }
-    rest.copy_from_slice(body);
+    bytes
 }
 
 /// Messages that arrived together: an iterator over their payloads.

@@ -142,7 +142,7 @@ const DELAY_UNIT: u64 = 512;
 /// Writes little-endian words to the front of `place`. They come from registers: fields that are stored one by one and then loaded together
 /// make the processor wait until the stores are done.
 #[inline(always)]
-fn emit_words<const N: usize>(words: [u64; N], place: &mut [u8]) {
+pub(crate) fn emit_words<const N: usize>(words: [u64; N], place: &mut [u8]) {
     for (to, word) in place[..8 * N].chunks_exact_mut(8).zip(words) {
         to.copy_from_slice(&word.to_le_bytes());
     }
