@@ -1,8 +1,8 @@
 //! An endpoint: a port, its sessions and their timers. Its owner calls `poll`, takes the events, sends, and calls `flush`.
 //!
 //! One idea a file: what happens on arrival is in `arrive`, how sessions are accepted in `accept`, what leaves next in `depart`, how small messages
-//! share a packet in `pen`, which incoming messages are granted more in `grants`, what is shown of packets before all that in `preview`, the
-//! sessions' places in `table`, how their memory is asked for ahead in `ahead`, and what is in use in `usage`.
+//! share a packet in `pen`, which incoming messages are granted more in `grants`, what is shown of packets before all that in `preview` and what is done about
+//! them after in `late`, the sessions' places in `table`, how their memory is asked for ahead in `ahead`, and what is in use in `usage`.
 
 mod accept;
 mod ahead;
@@ -11,6 +11,9 @@ mod config;
 mod depart;
 mod event;
 mod grants;
+mod late;
+#[cfg(test)]
+mod pair;
 mod pen;
 mod preview;
 mod table;
@@ -23,6 +26,7 @@ use std::sync::Arc;
 use zerocopy::little_endian::{U16, U32};
 
 use self::depart::Departures;
+use self::late::Late;
 use self::pen::Pen;
 use self::table::Table;
 use crate::class::Class;
@@ -61,6 +65,8 @@ pub struct Endpoint {
     arrivals: Vec<Datagram>,
     /// Sessions that packets of this burst were for.
     touched: Vec<u32>,
+    /// What is still to be done about the last packet.
+    late: Option<Late>,
     fired: Vec<u32>,
     last_poll: Time,
     /// How many of the messages that wait for grants were not looked at since something changed, while nothing is on its way.
@@ -97,6 +103,7 @@ impl Endpoint {
             pen: Pen::new(),
             arrivals: Vec::with_capacity(config.burst),
             touched: Vec::with_capacity(config.burst),
+            late: None,
             fired: Vec::new(),
             last_poll: now,
             unseen: 0,
@@ -236,6 +243,11 @@ impl Endpoint {
             }
             self.departures.give_back(frame);
         }
+        if let Some(late) = self.late.take() {
+            // What it acknowledges makes room.
+            self.take_late(&late, now);
+            return self.send_apart(session, class, head, body, token, now);
+        }
         let id = entry.send(Message { class, head, body, token }, now, &mut self.shared)?;
         self.shared.counters.messages_sent += 1;
         self.schedule(session.slot, now);
@@ -266,7 +278,8 @@ impl Endpoint {
     /// The same, and flushes: for a message that can't wait. What is to be kept of it is kept after it has left.
     pub fn send_control_at_once(&mut self, session: SessionId, payload: &[u8], now: Time) -> Result<(), SendError> {
         if payload.len() <= MAX_CONTROL
-            && !self.is_waiting()
+            && self.pen.is_down()
+            && !self.departures.is_waiting()
             && let Some(entry) = self.sessions.get_mut(session)
             && let Some(mut frame) = self.departures.control_frame_for_now(self.port.as_mut())
         {
@@ -331,7 +344,7 @@ impl Endpoint {
     /// Whether something waits to be sent.
     #[inline]
     fn is_waiting(&self) -> bool {
-        !self.pen.is_down() || self.departures.is_waiting()
+        !self.pen.is_down() || self.late.is_some() || self.departures.is_waiting()
     }
 
     /// One turn: a burst from the port, less what was not taken of earlier ones ([`Endpoint::next_batch`]), and the timers that are due. Returns how
@@ -347,12 +360,15 @@ impl Endpoint {
     #[inline]
     pub fn poll_watching(&mut self, now: Time, watch: &mut dyn FnMut(SessionId, &[u8])) -> usize {
         self.put_down(now);
+        self.catch_up(now);
         if now.nanos_since(self.last_poll) > self.shared.quiet {
             self.shared.resumed = now;
         }
         self.last_poll = now;
         let count = self.arrive(now, watch);
         if self.wheel.is_due(now) {
+            // Nothing may pass for lost of which the acknowledgement is here.
+            self.catch_up(now);
             self.expire(now);
         }
         self.give_grants(now);
@@ -415,6 +431,7 @@ impl Endpoint {
     /// waiting already, don't block.
     pub fn before_wait(&mut self, now: Time) -> bool {
         self.put_down(now);
+        self.catch_up(now);
         self.flush_acknowledgements(now);
         self.port.prepare_wait()
     }

@@ -221,6 +221,15 @@ struct Limits {
     ack_delay: u64,
 }
 
+/// When to take what a packet acknowledges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Acknowledge {
+    /// Before anything else that is in it.
+    Now,
+    /// By [`Session::receive_acknowledgement`], which must follow.
+    Later,
+}
+
 /// What a packet for a session came to.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Handled {

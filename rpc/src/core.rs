@@ -169,13 +169,13 @@ impl Core {
     /// Whether this turn has to do anything but look: what came, what is due, and what waits.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        self.endpoint.has_work()
-            || self.timers_due()
-            || self.server.own.has_runnable()
-            || !self.deferred.is_empty()
-            || !self.hook_notes.is_empty()
-            || !self.server.withdrawn.is_empty()
-            || self.server.credits_due(self.now)
+        self.endpoint.has_work() || self.has_jobs() || !self.server.withdrawn.is_empty() || self.server.credits_due(self.now)
+    }
+
+    /// Whether there is something to do beside what came.
+    #[inline]
+    pub(crate) fn has_jobs(&self) -> bool {
+        self.timers_due() || self.server.own.has_runnable() || !self.is_settled()
     }
 
     #[inline]

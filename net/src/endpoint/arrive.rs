@@ -4,9 +4,10 @@ use super::Endpoint;
 use super::ahead::MANY;
 use super::depart::TOUCHED;
 use super::event::{CloseReason, SessionId};
+use super::late::Late;
 use crate::clock::Time;
 use crate::port::{Address, Datagram, PortError};
-use crate::session::Handled;
+use crate::session::{Acknowledge, Handled};
 use crate::wire::{Header, Kind, WireError};
 
 impl Endpoint {
@@ -32,6 +33,7 @@ impl Endpoint {
         let mut arrivals = std::mem::take(&mut self.arrivals);
         let count = arrivals.len();
         let many = self.sessions.len() >= MANY;
+        let lone = count == 1;
         if many {
             self.begin_to_look_ahead(&arrivals);
         }
@@ -40,7 +42,7 @@ impl Endpoint {
             if many {
                 self.look_ahead(rest.as_slice());
             }
-            if let Err(error) = self.take(now, datagram) {
+            if let Err(error) = self.take(now, datagram, lone) {
                 self.malformed(&error);
             }
         }
@@ -66,13 +68,13 @@ impl Endpoint {
     }
 
     #[cold]
-    fn malformed(&mut self, error: &WireError) {
+    pub(super) fn malformed(&mut self, error: &WireError) {
         tracing::trace!(%error, "dropped a packet");
         self.shared.counters.malformed += 1;
     }
 
     #[inline]
-    fn take(&mut self, now: Time, datagram: Datagram) -> Result<(), WireError> {
+    fn take(&mut self, now: Time, datagram: Datagram, lone: bool) -> Result<(), WireError> {
         let Datagram { frame, peer } = datagram;
         let (header, kind) = match Header::parse(&frame) {
             Ok(parsed) => parsed,
@@ -96,12 +98,15 @@ impl Endpoint {
                 let id = SessionId::from_u64(header.session.get());
                 match self.sessions.get_mut(id) {
                     Some(session) if session.peer == peer => {
-                        if session.ready & TOUCHED == 0 {
+                        if !lone && session.ready & TOUCHED == 0 {
                             session.ready |= TOUCHED;
                             self.touched.push(id.slot);
                         }
-                        if session.receive(now, &header, kind, frame, &mut self.shared)? == Handled::Closed {
-                            self.forget(id.slot, now);
+                        let acknowledge = if lone { Acknowledge::Later } else { Acknowledge::Now };
+                        match session.receive(now, &header, kind, frame, acknowledge, &mut self.shared)? {
+                            Handled::Closed => self.forget(id.slot, now),
+                            Handled::Open if lone => self.late = Some(Late { id, header, arrived: now }),
+                            Handled::Open => {}
                         }
                     }
                     Some(_) => self.shared.counters.stray += 1,

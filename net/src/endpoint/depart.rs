@@ -230,16 +230,26 @@ impl Endpoint {
     /// Sends what is due, as far as the port takes it.
     #[inline]
     pub fn flush(&mut self, now: Time) {
-        self.put_down(now);
-        if self.departures.is_waiting() {
+        if self.is_waiting() {
             self.flush_waiting(now);
         }
+    }
+
+    /// Hands the port the packets that are finished, and leaves everything else to the next [`Endpoint::flush`], which must follow before long: for
+    /// answers that somebody waits for.
+    #[inline]
+    pub fn transmit(&mut self, now: Time) {
+        self.put_down(now);
+        self.departures.transmit(self.port.as_mut(), &mut self.shared.counters);
     }
 
     fn flush_waiting(&mut self, now: Time) {
         let mut packets = 0;
         self.departures.starved = false;
-        while self.departures.transmit(self.port.as_mut(), &mut self.shared.counters) {
+        self.put_down(now);
+        let mut open = self.departures.transmit(self.port.as_mut(), &mut self.shared.counters);
+        self.catch_up(now);
+        while open {
             if packets >= FLUSH || !self.departures.has_listed() || !self.fill(now) {
                 // What was sent has carried most acknowledgements along.
                 self.acknowledge_due(now);
@@ -247,6 +257,7 @@ impl Endpoint {
                 return;
             }
             packets += self.departures.burst.len();
+            open = self.departures.transmit(self.port.as_mut(), &mut self.shared.counters);
         }
     }
 

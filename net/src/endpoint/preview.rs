@@ -42,45 +42,10 @@ fn may_be_control(datagram: &[u8]) -> bool {
 mod tests {
     use super::*;
     use crate::class::Class;
-    use crate::clock::{Clock, Time};
-    use crate::endpoint::{EndpointConfig, Event};
-    use crate::port;
-
-    struct Pair {
-        clock: Clock,
-        here: Endpoint,
-        there: Endpoint,
-        session: SessionId,
-    }
+    use crate::endpoint::Event;
+    use crate::endpoint::pair::Pair;
 
     impl Pair {
-        /// Two endpoints with a session from `here` to `there`; `options` are those of the first one's port.
-        fn open(name: &str, options: &str) -> Pair {
-            let clock = Clock::virtual_at(Time::from_nanos(1_000_000));
-            let endpoint = |url: String| {
-                let config = EndpointConfig { seed: Some(1), ..EndpointConfig::default() };
-                Endpoint::new(port::open(&url.parse().unwrap(), &clock).unwrap(), config, clock.now())
-            };
-            let mut here = endpoint(format!("mem://preview-{name}-here{options}"));
-            let there = endpoint(format!("mem://preview-{name}-there"));
-            let session = here.connect(there.local_address(), clock.now()).unwrap();
-            let mut pair = Pair { clock, here, there, session };
-            while !pair.here.is_established(session) {
-                pair.turn();
-                pair.there.poll(pair.clock.now());
-            }
-            pair.turn();
-            pair
-        }
-
-        fn turn(&mut self) {
-            self.clock.advance_to(self.clock.now().plus_nanos(1_000_000));
-            let now = self.clock.now();
-            self.here.poll(now);
-            self.here.flush(now);
-            self.there.flush(now);
-        }
-
         /// What is shown there, and what comes as an event.
         fn seen(&mut self) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
             let (mut shown, mut came) = (Vec::new(), Vec::new());

@@ -7,7 +7,7 @@ use super::congestion::Congestion;
 use super::incoming::{self, Arrival, Budget, Whole};
 use super::outgoing::{Outgoing, Ticket, Unscheduled};
 use super::recovery::{Below, Content, Progress, Verdict};
-use super::{Handled, ITEMS_A_PACKET, Session, Shared, State};
+use super::{Acknowledge, Handled, ITEMS_A_PACKET, Session, Shared, State};
 use crate::clock::Time;
 use crate::endpoint::{CloseReason, Event};
 use crate::frame::Frame;
@@ -15,7 +15,7 @@ use crate::payload::Payload;
 use crate::wire::{CloseCode, DATA_OVERHEAD, Fragment, Header, Item, ItemKind, Kind, WireError};
 
 impl Session {
-    /// Takes a data, control or acknowledgement packet that is for this session.
+    /// Takes a data, control or acknowledgement packet that is for this session; `acknowledge` says when what it acknowledges is.
     #[inline]
     pub(crate) fn receive(
         &mut self,
@@ -23,6 +23,7 @@ impl Session {
         header: &Header,
         kind: Kind,
         mut frame: Frame,
+        acknowledge: Acknowledge,
         shared: &mut Shared,
     ) -> Result<Handled, WireError> {
         if !self.is_established() {
@@ -36,7 +37,11 @@ impl Session {
             shared.counters.duplicate_packets += 1;
             return Ok(Handled::Open);
         }
-        self.take_acknowledgement(now, header, shared)?;
+        match acknowledge {
+            // Of a session that is being closed it may be the end, which is an event.
+            Acknowledge::Later if self.state == State::Established && self.recovery.was_sent(header.ack_largest.get()) => {}
+            _ => self.take_acknowledgement(now, header, shared)?,
+        }
         if self.state == State::Closed {
             return Ok(Handled::Closed);
         }
@@ -63,6 +68,20 @@ impl Session {
             }
             _ => self.received.record(number, now, false, delay),
         }
+        Ok(self.close_when_drained())
+    }
+
+    /// Takes what a packet acknowledges that was received at `arrived` with [`Acknowledge::Later`].
+    pub(crate) fn receive_acknowledgement(
+        &mut self,
+        arrived: Time,
+        header: &Header,
+        shared: &mut Shared,
+    ) -> Result<Handled, WireError> {
+        if !self.is_established() {
+            return Ok(Handled::Open);
+        }
+        self.take_acknowledgement(arrived, header, shared)?;
         Ok(self.close_when_drained())
     }
 

@@ -141,6 +141,12 @@ impl Recovery {
         number != 0 && number < self.next_number && self.next_number - number <= 1 << 16
     }
 
+    /// Whether the low half of an acknowledged packet's number can be one that was sent.
+    #[inline]
+    pub(crate) fn was_sent(&self, low: u32) -> bool {
+        expand_number(low, self.next_number) < self.next_number
+    }
+
     /// Remembers a packet with a fragment. `bytes`: of data, 0 for a control message, which no window limits.
     #[inline]
     pub(crate) fn sent(&mut self, number: u64, now: Time, bytes: usize, part: Part) {

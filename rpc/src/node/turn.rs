@@ -58,17 +58,31 @@ impl Node {
     fn work(&mut self, flush: bool) -> usize {
         self.core().fresh = true;
         let mut done = self.take_events(flush);
-        self.core().expire_timers();
-        self.settle();
-        done += usize::from(self.run_queued());
-        done += self.run_tasks();
-        done += self.take_commands();
-        let mut core = self.core();
+        let (mut core, has_jobs) = (self.core(), self.shared.mail.has_jobs());
+        if has_jobs || core.has_jobs() {
+            drop(core);
+            done += self.work_on_jobs();
+            core = self.core();
+        }
         let now = core.now;
         core.server.adjust_credits(now);
-        core.endpoint.flush(now);
+        if core.client.completions.is_empty() {
+            core.endpoint.flush(now);
+        } else {
+            // The caller takes them, and may have something to send that is worth more than what can follow it.
+            core.endpoint.transmit(now);
+        }
         core.fresh = false;
         done
+    }
+
+    /// What is to be done beside what came of packets.
+    fn work_on_jobs(&mut self) -> usize {
+        self.core().expire_timers();
+        self.settle();
+        let mut done = usize::from(self.run_queued());
+        done += self.run_tasks();
+        done + self.take_commands()
     }
 
     /// What workers say. Hooks hear of a start before its reply can leave.
@@ -96,7 +110,7 @@ impl Node {
                 }
                 if flush {
                     let now = core.now;
-                    core.endpoint.flush(now);
+                    core.endpoint.transmit(now);
                 }
                 return taken;
             };

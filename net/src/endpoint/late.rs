@@ -1,0 +1,117 @@
+//! What may be done about a packet after the answer to it has left: its sender waits for the answer, and for nothing else.
+//!
+//! Of a packet that came alone what it brought is taken at once; what it acknowledges, and when its session must be looked at again, is put
+//! off until what the owner sends next was handed to the port. Where several came in a burst that would gain nothing.
+
+use super::Endpoint;
+use super::event::SessionId;
+use crate::clock::Time;
+use crate::session::Handled;
+use crate::wire::Header;
+
+/// A packet of which that is still to be done.
+#[derive(Debug)]
+pub(super) struct Late {
+    pub(super) id: SessionId,
+    pub(super) header: Header,
+    pub(super) arrived: Time,
+}
+
+impl Endpoint {
+    /// Does what was put off of a packet that came alone.
+    #[inline]
+    pub(super) fn catch_up(&mut self, now: Time) {
+        if let Some(late) = self.late.take() {
+            self.take_late(&late, now);
+        }
+    }
+
+    pub(super) fn take_late(&mut self, late: &Late, now: Time) {
+        let Some(session) = self.sessions.get_mut(late.id) else { return };
+        match session.receive_acknowledgement(late.arrived, &late.header, &mut self.shared) {
+            Ok(Handled::Closed) => return self.forget(late.id.slot, now),
+            Ok(Handled::Open) => {}
+            Err(error) => self.malformed(&error),
+        }
+        self.shared.heard(late.id.slot, late.arrived);
+        self.schedule(late.id.slot, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::class::Class;
+    use crate::endpoint::Event;
+    use crate::endpoint::pair::Pair;
+
+    /// Sends a message there, and gives the session there when it has come.
+    fn ask(pair: &mut Pair) -> crate::endpoint::SessionId {
+        let now = pair.clock.now();
+        pair.here.send(pair.session, Class::Normal, &[], b"question".as_slice().into(), 0, now).unwrap();
+        pair.here.flush(now);
+        pair.there.poll(now);
+        loop {
+            match pair.there.next_event().expect("the question comes") {
+                Event::Message { session, .. } => return session,
+                _ => continue,
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_leaves_before_what_its_question_acknowledged_is_looked_at() {
+        let mut pair = Pair::open("late", "");
+        let now = pair.clock.now();
+        let session = ask(&mut pair);
+        pair.there.send(session, Class::Normal, &[], b"answer".as_slice().into(), 0, now).unwrap();
+        pair.there.flush(now);
+        pair.here.poll(now);
+        assert!(pair.here.next_event().is_some());
+        // The answer has acknowledged the question.
+        assert_eq!(pair.here.usage().sending, 1, "it was looked at too early");
+        assert_eq!(pair.here.next_timeout(now), Some(now), "it would not be looked at before something else happens");
+        pair.here.send(pair.session, Class::Normal, &[], b"next".as_slice().into(), 0, now).unwrap();
+        pair.here.transmit(now);
+        assert_eq!(pair.here.usage().sending, 2);
+        assert_eq!(pair.there.poll(now), 1, "the next question has left");
+        pair.here.flush(now);
+        assert_eq!(pair.here.usage().sending, 1, "the first question was acknowledged");
+    }
+
+    #[test]
+    fn nothing_passes_for_lost_whose_acknowledgement_came_with_the_time_to_send_it_again() {
+        let mut pair = Pair::open("late-timer", "");
+        let session = ask(&mut pair);
+        let now = pair.clock.now();
+        pair.there.send(session, Class::Normal, &[], b"answer".as_slice().into(), 0, now).unwrap();
+        pair.there.flush(now);
+        let much_later = now.plus_nanos(2_000_000_000);
+        assert_eq!(pair.here.poll(much_later), 1);
+        pair.here.flush(much_later);
+        assert_eq!((pair.here.counters().retransmitted, pair.here.counters().lost), (0, 0));
+        assert_eq!(pair.here.usage().sending, 0);
+    }
+
+    #[test]
+    fn what_a_lone_packet_acknowledged_makes_room_for_what_is_sent_next() {
+        let mut pair = Pair::open("late-room", "");
+        let now = pair.clock.now();
+        let fill = |pair: &mut Pair| {
+            let mut sent = 0;
+            while pair.here.send(pair.session, Class::Normal, &[], vec![0; 1_000].into(), 0, now).is_ok() {
+                pair.here.transmit(now);
+                sent += 1;
+            }
+            sent
+        };
+        let first = fill(&mut pair);
+        while pair.there.poll(now) > 0 {
+            while pair.there.next_event().is_some() {}
+        }
+        let later = now.plus_nanos(10_000_000);
+        pair.there.poll(later);
+        pair.there.flush(later);
+        assert_eq!(pair.here.poll(later), 1, "one acknowledgement for all");
+        assert!(first > 0 && fill(&mut pair) > 0, "{first} and no more");
+    }
+}
