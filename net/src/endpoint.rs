@@ -1,10 +1,12 @@
 //! An endpoint: a port, its sessions and their timers. Its owner calls `poll`, takes the events, sends, and calls `flush`.
 //!
 //! One idea a file: what happens on arrival is in `arrive`, how sessions are accepted in `accept`, what leaves next in `depart`, how small messages
-//! share a packet in `pen`, which incoming messages are granted more in `grants`, what is shown of packets before all that in `preview` and what is done about
-//! them after in `late`, the sessions' places in `table`, how their memory is asked for ahead in `ahead`, and what is in use in `usage`.
+//! share a packet in `pen`, acknowledgements in `acks`, which incoming messages are granted more in `grants`, what is shown of packets before all that
+//! in `preview` and what is done about them after in `late`, the sessions' places in `table`, when they are looked at in `timers`, how their memory
+//! is asked for ahead in `ahead`, and what is in use in `usage`.
 
 mod accept;
+mod acks;
 mod ahead;
 mod arrive;
 mod config;
@@ -12,11 +14,13 @@ mod depart;
 mod event;
 mod grants;
 mod late;
+mod lineup;
 #[cfg(test)]
 mod pair;
 mod pen;
 mod preview;
 mod table;
+mod timers;
 mod usage;
 
 use std::collections::VecDeque;
@@ -25,19 +29,20 @@ use std::sync::Arc;
 
 use zerocopy::little_endian::{U16, U32};
 
+use self::acks::Acks;
 use self::depart::Departures;
 use self::late::Late;
 use self::pen::Pen;
 use self::table::Table;
+use self::timers::Timers;
 use crate::class::Class;
 use crate::clock::Time;
 use crate::payload::Payload;
 use crate::port::{Address, Datagram, Port, PortCounters};
 use crate::session::{
-    Budget, Credit, Crowd, Handled, Inflow, Message, NewMessage, SOONEST, Session, Shared, Tokens, bundled_len, least_beside_small,
+    Budget, Credit, Crowd, Handled, Inflow, Message, NewMessage, Session, Shared, Tokens, bundled_len, least_beside_small,
     write_bundled, write_bundled_words,
 };
-use crate::timer::Wheel;
 use crate::wire::{MIN_MTU, Parameters};
 
 pub(crate) use self::config::CONTROL_SLOTS;
@@ -59,15 +64,15 @@ pub struct Endpoint {
     shared: Shared,
     tokens: Tokens,
     sessions: Table,
-    wheel: Wheel,
+    timers: Timers,
     departures: Departures,
+    acks: Acks,
     pen: Pen,
     arrivals: Vec<Datagram>,
     /// Sessions that packets of this burst were for.
     touched: Vec<u32>,
     /// What is still to be done about the last packet.
     late: Option<Late>,
-    fired: Vec<u32>,
     last_poll: Time,
     /// How many of the messages that wait for grants were not looked at since something changed, while nothing is on its way.
     unseen: usize,
@@ -98,13 +103,13 @@ impl Endpoint {
             integrity: capabilities.integrity,
             tokens,
             sessions: Table::new(config.max_sessions, random.fork()),
-            wheel: Wheel::new(),
+            timers: Timers::new(now),
             departures: Departures::new(capabilities.integrity),
+            acks: Acks::new(),
             pen: Pen::new(),
             arrivals: Vec::with_capacity(config.burst),
             touched: Vec::with_capacity(config.burst),
             late: None,
-            fired: Vec::new(),
             last_poll: now,
             unseen: 0,
             shared: Shared {
@@ -133,12 +138,6 @@ impl Endpoint {
             },
             port,
         }
-        .settled(now)
-    }
-
-    fn settled(mut self, now: Time) -> Endpoint {
-        self.wheel.expire(now, &mut self.fired);
-        self
     }
 
     /// Opens a session to `peer`. It returns at once: messages may be sent into the session right away, and leave when the handshake is
@@ -238,7 +237,7 @@ impl Endpoint {
             let new = NewMessage { class, head, body: &body, token };
             if let Some((id, part)) = entry.send_now(&new, &mut frame, now, &mut self.shared) {
                 self.pen.take_up(frame, entry, class, id, part, &self.shared);
-                set_timer(&mut self.wheel, entry, now, &self.shared);
+                self.timers.set(entry, now, &self.shared);
                 return Ok(id);
             }
             self.departures.give_back(frame);
@@ -265,7 +264,7 @@ impl Endpoint {
         if let Some(mut frame) = self.departures.control_frame_for_now(self.port.as_mut()) {
             if entry.send_control_now(payload, &mut frame, now) {
                 self.departures.push(frame, entry.peer);
-                set_timer(&mut self.wheel, entry, now, &self.shared);
+                self.timers.set(entry, now, &self.shared);
                 return Ok(());
             }
             self.departures.give_back_control(frame);
@@ -287,7 +286,7 @@ impl Endpoint {
                 self.departures.push(frame, entry.peer);
                 self.departures.transmit(self.port.as_mut(), &mut self.shared.counters);
                 entry.control_sent(sent, now);
-                set_timer(&mut self.wheel, entry, now, &self.shared);
+                self.timers.set(entry, now, &self.shared);
                 return Ok(());
             }
             self.departures.give_back_control(frame);
@@ -366,7 +365,8 @@ impl Endpoint {
         }
         self.last_poll = now;
         let count = self.arrive(now, watch);
-        if self.wheel.is_due(now) {
+        self.departures.look_at_owing(now);
+        if self.timers.is_due(now) {
             // Nothing may pass for lost of which the acknowledgement is here.
             self.catch_up(now);
             self.expire(now);
@@ -375,10 +375,9 @@ impl Endpoint {
         count
     }
 
-    #[cold]
+    #[inline(never)]
     fn expire(&mut self, now: Time) {
-        let mut fired = std::mem::take(&mut self.fired);
-        self.wheel.expire(now, &mut fired);
+        let mut fired = self.timers.expire(now);
         for slot in fired.drain(..) {
             let Some(session) = self.sessions.at_mut(slot) else { continue };
             session.armed = Time::NEVER;
@@ -386,7 +385,17 @@ impl Endpoint {
                 if session.timeout(&self.shared) <= now { session.on_timeout(now, &mut self.shared) } else { Handled::Open };
             self.after(slot, handled, now);
         }
-        self.fired = fired;
+        self.timers.fired(fired);
+        while let Some((slot, ahead)) = self.timers.take_watched(now) {
+            if let Some(ahead) = ahead {
+                self.sessions.prefetch(ahead);
+            }
+            let Some(session) = self.sessions.at_mut(slot) else { continue };
+            if self.timers.looked_at(session, now, &self.shared) {
+                let handled = session.on_timeout(now, &mut self.shared);
+                self.after(slot, handled, now);
+            }
+        }
     }
 
     /// Follows a change to a session: it is scheduled again, or said goodbye to and forgotten.
@@ -399,7 +408,7 @@ impl Endpoint {
     }
 
     fn forget(&mut self, slot: u32, now: Time) {
-        self.wheel.cancel(slot);
+        self.timers.cancel(slot);
         if let Some(mut session) = self.sessions.remove(slot) {
             self.send_farewell(&mut session, now);
         }
@@ -410,7 +419,7 @@ impl Endpoint {
     fn schedule(&mut self, slot: u32, now: Time) {
         let Some(session) = self.sessions.at_mut(slot) else { return };
         self.departures.enlist(session, now, self.shared.is_mixed(now));
-        set_timer(&mut self.wheel, session, now, &self.shared);
+        self.timers.set(session, now, &self.shared);
     }
 
     /// When [`Endpoint::poll`] must be called next even if nothing arrives; `now` if packets wait to be sent.
@@ -424,7 +433,8 @@ impl Endpoint {
         if self.unseen > 0 {
             return Some(now);
         }
-        self.wheel.next()
+        let owing = Some(self.departures.next_owing()).filter(|due| *due != Time::NEVER);
+        self.timers.next().into_iter().chain(owing).min()
     }
 
     /// Prepares to block: sends the acknowledgements that still wait for something to ride on, and arms the port. `false`: packets are
@@ -500,19 +510,6 @@ impl Endpoint {
     /// What the port counted.
     pub fn port_counters(&self) -> PortCounters {
         self.port.counters()
-    }
-}
-
-#[inline]
-fn set_timer(wheel: &mut Wheel, session: &mut Session, now: Time, shared: &Shared) {
-    // A timer that was set too early costs one look; moving it, or even computing when it is due, each time would cost more.
-    if session.armed <= now.plus_nanos(SOONEST) && !session.is_hasty() {
-        return;
-    }
-    let due = session.timeout(shared);
-    if due < session.armed {
-        session.armed = due;
-        wheel.insert(session.id.slot, due);
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) use self::token::Tokens;
 const ITEMS_A_PACKET: usize = 16;
 /// Data packets that a probe may send beyond the window.
 const PROBE_PACKETS: u8 = 2;
-/// No timer but those of a handshake or a suspected loss is set for sooner than this, in nanoseconds.
+/// Shortest delay of acknowledgements, in nanoseconds.
 pub(crate) const SOONEST: u64 = 50_000;
 /// So many more small messages than long ones are a mixture.
 const MIXTURE: u32 = 8;
@@ -204,6 +204,8 @@ pub(crate) struct Session {
     pub(crate) ready: u8,
     /// The time that the endpoint's wheel is set to for this session.
     pub(crate) armed: Time,
+    /// The endpoint will look whether something is under way.
+    pub(crate) watched: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -285,6 +287,7 @@ impl Session {
             last_ping: now,
             ready: 0,
             armed: Time::NEVER,
+            watched: false,
         }
     }
 

@@ -1,7 +1,6 @@
 //! A hierarchical timing wheel over small indices (Varghese and Lauck, SOSP 1987): insert, move and cancel in constant time.
 
 use crate::clock::Time;
-use crate::sync::prefetch;
 
 /// Nanoseconds of a tick, as a power of two: about 4 us. A timer never fires early, and at most one tick late.
 const TICK_BITS: u32 = 12;
@@ -81,14 +80,6 @@ impl Wheel {
         self.link(index, ticks);
         self.armed += 1;
         self.soonest = self.soonest.min(due);
-    }
-
-    /// Asks for the memory of the timer of `index`, which is set soon.
-    #[inline]
-    pub(crate) fn prefetch(&self, index: u32) {
-        if let Some(entry) = self.entries.get(index as usize) {
-            prefetch::value(entry);
-        }
     }
 
     /// Whether [`Wheel::expire`] may have something to do.

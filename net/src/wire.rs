@@ -3,14 +3,16 @@
 //! Every packet begins with the 32 bytes of [`Header`]: the receiver's session id, a packet number, and what was received from the
 //! other side (the largest number and a bitmap of the 64 below it, so that a call and its reply need no packets of their own for
 //! acknowledgement). Data packets follow with 16 bytes of [`Fragment`] and what that tells of: a message, a part of one, or a bundle of small
-//! ones. Numbers are the low half of a 64-bit sequence that never
-//! repeats, and nothing in the header changes on the way, so that it can be the associated data of an authenticated cipher whose
+//! ones. Sessions with the same peer whose acknowledgements leave without data share a packet for them ([`Acknowledgement`]). Numbers are
+//! the low half of a 64-bit sequence that never repeats, and nothing in the header changes on the way, so that it can be the associated data of an authenticated cipher whose
 //! nonce is the number (as in RFC 9001, section 5.3).
 
+mod acknowledgement;
 mod control;
 mod handshake;
 mod header;
 
+pub use acknowledgement::Acknowledgement;
 pub use control::{CloseCode, Item, ItemKind};
 pub use handshake::{Hello, Parameters, Refusal, RefuseReason, Welcome};
 pub(crate) use header::emit_words;

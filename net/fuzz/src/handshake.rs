@@ -330,7 +330,7 @@ impl Crowd {
                     known.challenge = Some(Challenge { token, time, session, incarnation });
                 }
             }
-            Kind::Data | Kind::Control | Kind::Ack => {
+            Kind::Data | Kind::Control | Kind::Ack | Kind::Acks => {
                 self.numbers.entry(header.session.get()).or_default().insert(header.number.get());
             }
             _ => {}

@@ -1,6 +1,6 @@
 //! Target `packet`: the parsers of the packet format, on any bytes. What is read is what the bytes say, and says the same when written.
 
-use tautline_net::wire::{Fragment, Header, Hello, Item, Kind, Refusal, VERSION, Welcome, expand_number};
+use tautline_net::wire::{Acknowledgement, Fragment, Header, Hello, Item, Kind, Refusal, VERSION, Welcome, expand_number};
 
 /// Parses `data` as every kind of packet.
 pub fn run(data: &[u8]) {
@@ -55,6 +55,13 @@ fn body(kind: Kind, data: &[u8]) {
             assert!(!items.is_empty() && items.len() * Item::LEN == data.len() - Header::LEN);
             for item in items {
                 assert!(item.kind().is_none_or(|kind| kind as u8 == item.kind));
+            }
+        }
+        Kind::Acks => {
+            let Ok(list) = Acknowledgement::parse(data) else { return };
+            assert!(!list.is_empty() && list.len() * Acknowledgement::LEN == data.len() - Header::LEN);
+            for (at, one) in list.iter().enumerate() {
+                one.emit(&mut again[Header::LEN + at * Acknowledgement::LEN..]);
             }
         }
         Kind::Reset | Kind::Ack => {}

@@ -8,7 +8,9 @@ use tautline_net::clock::Time;
 use tautline_net::endpoint::{Event, SessionId};
 use tautline_net::payload::Payload;
 use tautline_net::port::Address;
-use tautline_net::wire::{DATA_OVERHEAD, Fragment, Header, Hello, Item, Kind, MIN_MTU, Parameters, Refusal, Welcome};
+use tautline_net::wire::{
+    Acknowledgement, DATA_OVERHEAD, Fragment, Header, Hello, Item, Kind, MIN_MTU, Parameters, Refusal, Welcome,
+};
 
 use crate::host::{self, Host, MAX_MESSAGE};
 use crate::near::{Damage, Length, Near, Span};
@@ -363,6 +365,11 @@ impl Talk {
                 rest = self.item(&item).to_vec();
                 Kind::Control
             }
+            // Told by a field that any value may have, so that what was found before still says what it said.
+            Body::Ack if header.ack_delay.get() % 8 == 7 => {
+                self.list(&header, &mut rest);
+                Kind::Acks
+            }
             Body::Ack => Kind::Ack,
             Body::Reset { number } => {
                 header.number = number.to(self.theirs).into();
@@ -373,6 +380,23 @@ impl Talk {
         };
         header.kind = kind as u8;
         self.utter(header, rest);
+    }
+
+    /// Acknowledgements that share a packet, of sessions that there are or not, and of what was sent or not: as the header's fields have it.
+    fn list(&self, header: &Header, rest: &mut Vec<u8>) {
+        let (delay, bits) = (header.ack_delay.get(), header.ack_bits.get());
+        for number in 0..1 + delay / 8 % 4 {
+            let session = header.session.get() ^ u64::from(bits >> number & 1 == 0 && delay & 64 != 0);
+            let largest = header.ack_largest.get().wrapping_sub(u32::from(number));
+            let one = Acknowledgement::new(session, largest, u64::from(delay));
+            let at = rest.len();
+            rest.resize(at + Acknowledgement::LEN, 0);
+            one.emit(&mut rest[at..]);
+        }
+        if delay & 128 != 0 {
+            // No sender writes that.
+            rest.pop();
+        }
     }
 
     fn item(&self, said: &Said) -> [u8; Item::LEN] {
@@ -495,7 +519,7 @@ impl Talk {
         for (to, packet) in self.victim.wire.sent() {
             assert_eq!(to, self.peer);
             let Ok((header, kind)) = Header::parse(&packet) else { unreachable!("the wire has checked it") };
-            if matches!(kind, Kind::Data | Kind::Control | Kind::Ack) {
+            if matches!(kind, Kind::Data | Kind::Control | Kind::Ack | Kind::Acks) {
                 self.theirs = self.theirs.max(header.number.get());
             }
             if kind == Kind::Data

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tautline_net::frame::{Frame, Pool, PoolConfig};
 use tautline_net::port::{Address, Capabilities, Datagram, FramesOut, Port, PortCounters, PortError, Purpose};
-use tautline_net::wire::{Fragment, Header, Hello, Item, Kind, Refusal, Welcome};
+use tautline_net::wire::{Acknowledgement, Fragment, Header, Hello, Item, Kind, Refusal, Welcome};
 
 /// A datagram, and who it came from or goes to.
 pub type Packet = (Address, Vec<u8>);
@@ -118,6 +118,7 @@ fn check(packet: &[u8], integrity: bool) -> Result<(), String> {
             let end = u64::from(fragment.offset.get()) + payload.len() as u64;
             if end <= u64::from(fragment.total.get()) { Ok(()) } else { Err("a fragment past its message's end".to_owned()) }
         }
+        Kind::Acks => Acknowledgement::parse(packet).map(|_| ()).map_err(said),
         Kind::Reset | Kind::Ack if packet.len() == Header::LEN => Ok(()),
         Kind::Reset | Kind::Ack => Err("bytes after the header".to_owned()),
     }

@@ -48,13 +48,19 @@ impl Endpoint {
     /// Asks for what packets some way ahead need; `rest` are those after the one that is taken now.
     #[inline]
     pub(super) fn look_ahead(&self, rest: &[Datagram]) {
-        if let Some(slot) = rest.get(SESSION - 1).and_then(slot_of) {
+        self.look_ahead_in(|ahead| rest.get(ahead - 1).and_then(slot_of));
+    }
+
+    /// The same where `slot` says whose turn comes so many turns later.
+    #[inline]
+    pub(super) fn look_ahead_in(&self, slot: impl Fn(usize) -> Option<u32>) {
+        if let Some(slot) = slot(SESSION) {
             self.ask_for_session(slot);
         }
-        if let Some(slot) = rest.get(POINTED - 1).and_then(slot_of) {
+        if let Some(slot) = slot(POINTED) {
             self.ask_for_pointed(slot);
         }
-        if let Some(slot) = rest.get(BYTES - 1).and_then(slot_of) {
+        if let Some(slot) = slot(BYTES) {
             self.ask_for_bytes(slot);
         }
     }
@@ -62,7 +68,6 @@ impl Endpoint {
     #[inline]
     fn ask_for_session(&self, slot: u32) {
         self.sessions.prefetch(slot);
-        self.wheel.prefetch(slot);
     }
 
     #[inline]

@@ -117,6 +117,7 @@ impl Endpoint {
                 }
                 Ok(())
             }
+            Kind::Acks => self.take_acknowledgements(now, &header, &frame, peer),
             Kind::Hello => self.accept(now, &frame, peer),
             Kind::Challenge | Kind::Welcome | Kind::Refuse => {
                 let id = SessionId::from_u64(header.session.get());

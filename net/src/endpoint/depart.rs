@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::Endpoint;
 use super::event::EndpointCounters;
+use super::lineup::Lineup;
 use crate::class::Class;
 use crate::clock::Time;
 use crate::frame::Frame;
@@ -27,10 +28,10 @@ const RETRY: u64 = 50_000;
 /// Bits of [`Session::ready`]: the lists that a session stands on. `DATA` is shifted by the class.
 const URGENT: u8 = 1;
 const DATA: u8 = 2;
-const DUE: u8 = 0x40;
+pub(super) const DUE: u8 = 0x40;
 /// Not a list of departures: packets for the session came in this burst.
 pub(super) const TOUCHED: u8 = 0x20;
-const OWING: u8 = 0x80;
+pub(super) const OWING: u8 = 0x80;
 
 #[derive(Debug)]
 pub(super) struct Departures {
@@ -40,10 +41,12 @@ pub(super) struct Departures {
     data: [VecDeque<u32>; Class::COUNT],
     /// Bit n: class n's list is not empty.
     listed: u8,
-    /// Sessions that may owe an acknowledgement.
-    owing: VecDeque<u32>,
-    /// Those whose acknowledgement leaves alone unless something else does before.
-    due: Vec<u32>,
+    /// Sessions that owe an acknowledgement, by the time at which it leaves alone unless something else does before.
+    pub(super) owing: Lineup,
+    /// Those whose acknowledgement should not wait.
+    pub(super) due: Vec<u32>,
+    /// The first of those that wait has waited long enough.
+    overdue: bool,
     burst: VecDeque<Datagram>,
     /// Messages of one packet in the burst.
     messages: usize,
@@ -52,7 +55,7 @@ pub(super) struct Departures {
     /// The port took less than all in the last flush.
     blocked: bool,
     /// Frames ran out in the last flush.
-    starved: bool,
+    pub(super) starved: bool,
 }
 
 impl Departures {
@@ -62,8 +65,9 @@ impl Departures {
             urgent: VecDeque::new(),
             data: Default::default(),
             listed: 0,
-            owing: VecDeque::new(),
+            owing: Lineup::new(),
             due: Vec::new(),
+            overdue: false,
             burst: VecDeque::with_capacity(2 * BURST),
             messages: 0,
             transmit_frames: Vec::with_capacity(BORROW),
@@ -80,15 +84,15 @@ impl Departures {
             session.ready |= URGENT;
             self.urgent.push_back(session.id.slot);
         }
-        if session.owes_acknowledgement() {
-            if session.ready & OWING == 0 {
-                session.ready |= OWING;
-                self.owing.push_back(session.id.slot);
-            }
-            if session.ready & DUE == 0 && session.acknowledgement_due(now) {
+        let due = session.acknowledgement_due();
+        if due <= now {
+            if session.ready & DUE == 0 {
                 session.ready |= DUE;
                 self.due.push(session.id.slot);
             }
+        } else if due != Time::NEVER && session.ready & OWING == 0 {
+            session.ready |= OWING;
+            self.owing.add(session.id.slot, due);
         }
         if let Some(class) = session.data_class(mixed)
             && session.ready & DATA << class == 0
@@ -102,7 +106,24 @@ impl Departures {
     /// Whether something waits to be sent.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
-        self.has_listed() || !self.burst.is_empty() || !self.due.is_empty()
+        self.has_listed() || !self.burst.is_empty() || !self.due.is_empty() || self.overdue
+    }
+
+    /// Looks whether acknowledgements have waited long enough.
+    #[inline]
+    pub(super) fn look_at_owing(&mut self, now: Time) {
+        self.overdue = self.owing.soonest() <= now;
+    }
+
+    /// Whether acknowledgements leave alone now.
+    #[inline]
+    pub(super) fn owes_now(&self) -> bool {
+        self.overdue || !self.due.is_empty()
+    }
+
+    /// When the first acknowledgement has waited long enough; `NEVER` if none waits.
+    pub(super) fn next_owing(&self) -> Time {
+        self.owing.soonest()
     }
 
     /// Whether a session stands on a list.
@@ -333,46 +354,6 @@ impl Endpoint {
             self.departures.finish();
         }
         self.schedule(slot, now);
-        true
-    }
-
-    /// Queues the acknowledgements that found nothing to ride on until they were due.
-    #[inline]
-    fn acknowledge_due(&mut self, now: Time) {
-        while let Some(slot) = self.departures.due.pop() {
-            let Some(session) = self.sessions.at_mut(slot) else { continue };
-            session.ready &= !DUE;
-            if session.acknowledgement_due(now) && !self.acknowledge(slot, now) {
-                return;
-            }
-        }
-    }
-
-    /// Sends every acknowledgement that waits for something to ride on: nothing will come for a while.
-    pub(super) fn flush_acknowledgements(&mut self, now: Time) {
-        while let Some(slot) = self.departures.owing.pop_front() {
-            let Some(session) = self.sessions.at_mut(slot) else { continue };
-            session.ready &= !OWING;
-            if session.owes_acknowledgement() && !self.acknowledge(slot, now) {
-                break;
-            }
-        }
-        self.flush(now);
-    }
-
-    /// Queues an acknowledgement. `false`: no frame, so it stays due.
-    fn acknowledge(&mut self, slot: u32, now: Time) -> bool {
-        let frame = self.departures.control_frame(self.port.as_mut());
-        let Some(session) = self.sessions.at_mut(slot) else { return true };
-        let Some(mut frame) = frame else {
-            session.ready |= DUE;
-            self.departures.due.push(slot);
-            self.departures.starved = true;
-            return false;
-        };
-        session.emit_acknowledgement(now, &mut frame);
-        let peer = session.peer;
-        self.departures.push(frame, peer);
         true
     }
 

@@ -75,16 +75,16 @@ impl Received {
         }
     }
 
-    /// When the acknowledgement leaves on its own.
+    /// When the acknowledgement leaves on its own; `NEVER` if none is owed.
     #[inline]
     pub(crate) fn due(&self) -> Time {
         self.due
     }
 
-    /// Whether an acknowledgement is owed at all.
+    /// Whether nothing is missing of all that an acknowledgement can tell of.
     #[inline]
-    pub(crate) fn is_owed(&self) -> bool {
-        self.owed > 0
+    pub(crate) fn is_complete(&self) -> bool {
+        self.below == u128::MAX
     }
 
     /// What the header says: largest, bitmap, and for how long this was held back with whether the 64 below the bitmap are there. Clears
@@ -92,9 +92,16 @@ impl Received {
     #[inline]
     pub(crate) fn acknowledge(&mut self, now: Time) -> (u32, u64, U16) {
         let run = (self.below >> 64) as u64 == u64::MAX;
+        let (largest, held_back) = self.acknowledge_all(now);
+        (largest, self.below as u64, Header::held_back(held_back, run))
+    }
+
+    /// The same where nothing is missing: the largest, and for how many nanoseconds this was held back.
+    #[inline]
+    pub(crate) fn acknowledge_all(&mut self, now: Time) -> (u32, u64) {
         self.owed = 0;
         self.due = Time::NEVER;
-        (self.largest as u32, self.below as u64, Header::held_back(now.nanos_since(self.at), run))
+        (self.largest as u32, now.nanos_since(self.at))
     }
 }
 

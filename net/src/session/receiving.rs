@@ -12,7 +12,7 @@ use crate::clock::Time;
 use crate::endpoint::{CloseReason, Event};
 use crate::frame::Frame;
 use crate::payload::Payload;
-use crate::wire::{CloseCode, DATA_OVERHEAD, Fragment, Header, Item, ItemKind, Kind, WireError};
+use crate::wire::{Acknowledgement, CloseCode, DATA_OVERHEAD, Fragment, Header, Item, ItemKind, Kind, WireError};
 
 impl Session {
     /// Takes a data, control or acknowledgement packet that is for this session; `acknowledge` says when what it acknowledges is.
@@ -40,7 +40,7 @@ impl Session {
         match acknowledge {
             // Of a session that is being closed it may be the end, which is an event.
             Acknowledge::Later if self.state == State::Established && self.recovery.was_sent(header.ack_largest.get()) => {}
-            _ => self.take_acknowledgement(now, header, shared)?,
+            _ => self.take_acknowledgement_of(now, header, shared)?,
         }
         if self.state == State::Closed {
             return Ok(Handled::Closed);
@@ -81,7 +81,7 @@ impl Session {
         if !self.is_established() {
             return Ok(Handled::Open);
         }
-        self.take_acknowledgement(arrived, header, shared)?;
+        self.take_acknowledgement_of(arrived, header, shared)?;
         Ok(self.close_when_drained())
     }
 
@@ -161,19 +161,69 @@ impl Session {
         Ok(true)
     }
 
+    /// Takes what the header of a packet with nothing else for this session says. `None`: the packet came before.
+    pub(crate) fn receive_alone(&mut self, now: Time, header: &Header, shared: &mut Shared) -> Result<Option<Handled>, WireError> {
+        if !self.is_established() {
+            shared.counters.stray += 1;
+            return Ok(Some(Handled::Open));
+        }
+        let (number, new) = self.received.check(header.number.get());
+        self.last_heard = now;
+        if !new {
+            shared.counters.duplicate_packets += 1;
+            return Ok(None);
+        }
+        self.take_acknowledgement_of(now, header, shared)?;
+        if self.state == State::Closed {
+            return Ok(Some(Handled::Closed));
+        }
+        self.received.record(number, now, false, 0);
+        Ok(Some(self.close_when_drained()))
+    }
+
+    /// Takes an acknowledgement that came with another session's.
     #[inline]
-    fn take_acknowledgement(&mut self, now: Time, header: &Header, shared: &mut Shared) -> Result<(), WireError> {
+    pub(crate) fn receive_acknowledgement_along(
+        &mut self,
+        now: Time,
+        acknowledgement: &Acknowledgement,
+        shared: &mut Shared,
+    ) -> Result<Handled, WireError> {
+        if !self.is_established() {
+            shared.counters.stray += 1;
+            return Ok(Handled::Open);
+        }
+        self.last_heard = now;
+        let below = Below { bits: u64::MAX, run: true };
+        self.take_acknowledgement(now, acknowledgement.largest.get(), below, acknowledgement.ack_delay_nanos(), shared)?;
+        if self.state == State::Closed {
+            return Ok(Handled::Closed);
+        }
+        Ok(self.close_when_drained())
+    }
+
+    #[inline]
+    fn take_acknowledgement_of(&mut self, now: Time, header: &Header, shared: &mut Shared) -> Result<(), WireError> {
+        let below = Below { bits: header.ack_bits.get(), run: header.ack_run() };
+        self.take_acknowledgement(now, header.ack_largest.get(), below, header.ack_delay_nanos(), shared)
+    }
+
+    #[inline(always)]
+    fn take_acknowledgement(
+        &mut self,
+        now: Time,
+        largest: u32,
+        below: Below,
+        delay: u64,
+        shared: &mut Shared,
+    ) -> Result<(), WireError> {
         let (outgoing, items, unscheduled) = (&mut self.outgoing, &mut self.items, self.limits.unscheduled);
         let mut closed = false;
         let progress = self
             .recovery
-            .acknowledge(
-                now,
-                header.ack_largest.get(),
-                Below { bits: header.ack_bits.get(), run: header.ack_run() },
-                header.ack_delay_nanos(),
-                |verdict, content| closed |= settle(outgoing, items, unscheduled, verdict, content),
-            )
+            .acknowledge(now, largest, below, delay, |verdict, content| {
+                closed |= settle(outgoing, items, unscheduled, verdict, content)
+            })
             .ok_or(WireError::Field("acknowledgement"))?;
         self.react(now, progress, shared);
         if closed && self.state == State::Closing {

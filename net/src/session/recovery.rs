@@ -187,7 +187,7 @@ impl Recovery {
     }
 
     /// Whether anything waits for an acknowledgement.
-    #[cfg(test)]
+    #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
         !self.sent.is_empty()
     }

@@ -10,7 +10,7 @@ use super::{Farewell, ITEMS_A_PACKET, Session, Shared, State};
 use crate::clock::Time;
 use crate::endpoint::{MessageId, SendError};
 use crate::frame::Frame;
-use crate::wire::{CloseCode, DATA_OVERHEAD, Header, Item, Kind};
+use crate::wire::{Acknowledgement, CloseCode, DATA_OVERHEAD, Header, Item, Kind};
 
 impl Session {
     /// Accepts a message for sending.
@@ -148,16 +148,15 @@ impl Session {
         }
     }
 
-    /// Whether an acknowledgement is owed. It waits for something to ride on, until it is due.
+    /// When the acknowledgement that is owed leaves alone if nothing else did before; `NEVER` if none is owed.
     #[inline]
-    pub(crate) fn owes_acknowledgement(&self) -> bool {
-        self.received.is_owed()
+    pub(crate) fn acknowledgement_due(&self) -> Time {
+        self.received.due()
     }
 
-    /// Whether an acknowledgement should leave alone if nothing else does now.
-    #[inline]
-    pub(crate) fn acknowledgement_due(&self, now: Time) -> bool {
-        self.received.due() <= now
+    /// Bytes of a packet that both sides take.
+    pub(crate) fn longest_packet(&self) -> usize {
+        DATA_OVERHEAD + self.outgoing.fragment()
     }
 
     /// The class index of the data that may leave now. `mixed`: small messages are about.
@@ -204,6 +203,15 @@ impl Session {
     pub(crate) fn emit_acknowledgement(&mut self, now: Time, frame: &mut Frame) {
         self.emit_header(now, Kind::Ack, frame.buffer_mut());
         frame.set_range(0, Header::LEN);
+    }
+
+    /// The acknowledgement that is owed, for a packet of another session's; `None` if there is more to say than it can.
+    #[inline]
+    pub(crate) fn acknowledge_along(&mut self, now: Time) -> Option<Acknowledgement> {
+        self.received.is_complete().then(|| {
+            let (largest, held_back) = self.received.acknowledge_all(now);
+            Acknowledgement::new(self.remote, largest, held_back)
+        })
     }
 
     /// Builds the next data packet.

@@ -7,22 +7,30 @@ use crate::endpoint::CloseReason;
 use crate::wire::Item;
 
 impl Session {
-    /// Whether a timer may be due sooner than [`SOONEST`] from the event that set it.
+    /// Whether a timer may be due very soon.
     #[inline]
     pub(crate) fn is_hasty(&self) -> bool {
         self.opening.is_some() || self.recovery.suspects_loss()
     }
 
-    /// When to call [`Session::on_timeout`] at the latest.
+    /// Whether something was sent of which nothing is known.
     #[inline]
+    pub(crate) fn has_under_way(&self) -> bool {
+        self.recovery.is_waiting()
+    }
+
+    /// When to call [`Session::on_timeout`] at the latest.
     pub(crate) fn timeout(&self, shared: &Shared) -> Time {
         match &self.opening {
             Some(opening) => opening.due(),
-            None => {
-                let keep_alive = self.last_heard.max(self.last_ping).plus_nanos(shared.quiet);
-                self.recovery.due(self.limits.ack_delay).min(self.received.due()).min(keep_alive).min(self.stall_check)
-            }
+            None => self.recovery.due(self.limits.ack_delay).min(self.patience(shared)),
         }
+    }
+
+    /// The same for a session that is open, as if nothing were under way.
+    #[inline]
+    pub(crate) fn patience(&self, shared: &Shared) -> Time {
+        self.last_heard.max(self.last_ping).plus_nanos(shared.quiet).min(self.stall_check)
     }
 
     /// Does what is due: probes, pings, and the end of a session whose peer is silent.

@@ -25,6 +25,8 @@ pub enum Kind {
     Control = 7,
     /// Only what the header has.
     Ack = 8,
+    /// What the header has, and [acknowledgements](super::Acknowledgement) of more sessions between the same two endpoints.
+    Acks = 9,
 }
 
 impl Kind {
@@ -38,6 +40,7 @@ impl Kind {
             6 => Kind::Data,
             7 => Kind::Control,
             8 => Kind::Ack,
+            9 => Kind::Acks,
             other => return Err(WireError::Kind(other)),
         })
     }
@@ -94,13 +97,23 @@ impl Header {
     /// How long the acknowledgement of `ack_largest` was held back, in nanoseconds.
     #[inline]
     pub fn ack_delay_nanos(&self) -> u64 {
-        u64::from(self.ack_delay.get() & !RUN) * DELAY_UNIT
+        Header::delay_nanos(self.ack_delay)
     }
 
     /// Whether the 64 numbers below those of `ack_bits` were received too.
     #[inline]
     pub fn ack_run(&self) -> bool {
-        self.ack_delay.get() & RUN != 0
+        Header::says_run(self.ack_delay)
+    }
+
+    #[inline]
+    pub(super) fn delay_nanos(ack_delay: U16) -> u64 {
+        u64::from(ack_delay.get() & !RUN) * DELAY_UNIT
+    }
+
+    #[inline]
+    pub(super) fn says_run(ack_delay: U16) -> bool {
+        ack_delay.get() & RUN != 0
     }
 
     /// Reads the header of a datagram, and its kind.

@@ -66,7 +66,8 @@ impl Forger {
                 self.inject(claimed, victim, &hello);
             }
             _ => {
-                let kinds = [Kind::Challenge, Kind::Welcome, Kind::Refuse, Kind::Reset, Kind::Data, Kind::Control, Kind::Ack];
+                let kinds =
+                    [Kind::Challenge, Kind::Welcome, Kind::Refuse, Kind::Reset, Kind::Data, Kind::Control, Kind::Ack, Kind::Acks];
                 let kind = kinds[self.random.usize(0..kinds.len())];
                 let len = Header::LEN + [0, 8, 16, 24, 100][self.random.usize(0..5)];
                 let answer = matches!(kind, Kind::Challenge | Kind::Welcome);

@@ -159,7 +159,7 @@ impl Mob {
                 }
             }
             Kind::Reset | Kind::Refuse => *member = Member::new(member.abuse, &mut self.random),
-            Kind::Data | Kind::Control | Kind::Ack => member.hear(header.number.get(), kind, packet),
+            Kind::Data | Kind::Control | Kind::Ack | Kind::Acks => member.hear(header.number.get(), kind, packet),
             Kind::Hello => {}
         }
     }

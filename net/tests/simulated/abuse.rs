@@ -92,7 +92,7 @@ impl Rogue {
         self.send(packet);
     }
 
-    fn begin(&mut self, kind: Kind) -> Vec<u8> {
+    pub(crate) fn begin(&mut self, kind: Kind) -> Vec<u8> {
         self.number += 1;
         let mut packet = vec![0; Header::LEN];
         Header { number: self.number.into(), session: self.session.into(), ..Header::new(kind) }.emit(&mut packet);

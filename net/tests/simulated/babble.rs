@@ -9,7 +9,7 @@ use std::time::Duration;
 use tautline_net::class::Class;
 use tautline_net::endpoint::{EndpointConfig, Event, SessionId};
 use tautline_net::port::sim::Verdict;
-use tautline_net::wire::{Fragment, Header, Item, ItemKind, Kind};
+use tautline_net::wire::{Acknowledgement, Fragment, Header, Item, ItemKind, Kind};
 use tautline_testing::seeds;
 
 use crate::abuse::Rogue;
@@ -29,6 +29,8 @@ struct Babble {
     random: fastrand::Rng,
     world: World,
     honest: SessionId,
+    /// What the victim calls that.
+    honest_at_victim: SessionId,
     rogue: Rogue,
     /// The rogue's session at its victim; `None` once that has ended.
     session: Option<SessionId>,
@@ -58,7 +60,7 @@ impl Babble {
         };
         world.host("a", config.clone());
         world.host("b", config);
-        let (honest, _) = world.connect(0, VICTIM);
+        let (honest, honest_at_victim) = world.connect(0, VICTIM);
         world.hosts[VICTIM].events.clear();
         let mut rogue = Rogue::open(&mut world, "rogue", VICTIM);
         world.pass(Duration::from_millis(1));
@@ -81,6 +83,7 @@ impl Babble {
             random,
             world,
             honest,
+            honest_at_victim,
             rogue,
             session,
             caught,
@@ -159,7 +162,7 @@ impl Babble {
     }
 
     fn babble(&mut self) {
-        let kind = [Kind::Data, Kind::Data, Kind::Control, Kind::Control, Kind::Ack][self.random.usize(0..5)];
+        let kind = [Kind::Data, Kind::Data, Kind::Control, Kind::Control, Kind::Ack, Kind::Acks][self.random.usize(0..6)];
         self.mine = if self.orderly { self.mine + 1 } else { self.near(self.mine) };
         let tenth = self.random.u32(0..10) == 0;
         let acknowledged = if tenth { self.near(self.theirs) } else { self.theirs.saturating_sub(self.random.u32(0..6)) };
@@ -177,6 +180,7 @@ impl Babble {
         match kind {
             Kind::Data => self.add_fragment(&mut packet),
             Kind::Control => self.add_items(&mut packet),
+            Kind::Acks => self.add_acknowledgements(&mut packet, acknowledged),
             _ => {}
         }
         if self.random.u32(0..30) == 0 {
@@ -226,6 +230,19 @@ impl Babble {
             let value = if self.random.bool() { u64::from(total) } else { self.random.u64(0..200_000) };
             let item = Item { kind, shift: 0, slot: slot.into(), sequence: sequence.into(), value: value.into() };
             packet.extend_from_slice(zerocopy::IntoBytes::as_bytes(&item));
+        }
+    }
+
+    /// Of its own session, of the honest peer's, and of none.
+    fn add_acknowledgements(&mut self, packet: &mut Vec<u8>, acknowledged: u32) {
+        for _ in 0..self.random.u32(0..6) {
+            let sessions = [self.rogue.session, self.honest_at_victim.as_u64(), self.random.u64(..)];
+            let session = sessions[self.random.usize(0..3)];
+            let largest = if self.random.bool() { acknowledged } else { self.near(self.theirs) };
+            let one = Acknowledgement::new(session, largest, self.random.u64(0..1_000_000));
+            let at = packet.len();
+            packet.resize(at + Acknowledgement::LEN, 0);
+            one.emit(&mut packet[at..]);
         }
     }
 

@@ -3,6 +3,7 @@
 //! A failing seed is printed; `TAUTLINE_SEED=n cargo test -p tautline-net --test simulated seeds` repeats it alone. `scripts/seeds` runs more.
 
 mod abuse;
+mod acknowledgements;
 mod babble;
 mod behaviour;
 mod bundles;

@@ -1,0 +1,111 @@
+//! When sessions must be looked at. Almost every packet is acknowledged before its time-out: a timer of its own for each session with something under
+//! way would be set and moved with every message, and fire for nothing. So such a session is looked at once, [`LOOK`] after it began to have something
+//! under way, and gets its timer then, if it still has. Only what is rare (silence, messages that stand still, losses to find) goes to the
+//! wheel at once.
+
+use super::lineup::Lineup;
+use crate::clock::Time;
+use crate::session::{Session, Shared};
+use crate::timer::Wheel;
+
+/// In nanoseconds. A time-out that is shorter than that (a peer that holds back acknowledgements for less than usual) is noticed so late.
+const LOOK: u64 = 200_000;
+/// Sessions are asked for so many looks ahead.
+const AHEAD: usize = 8;
+
+pub(super) struct Timers {
+    wheel: Wheel,
+    /// Sessions with something under way.
+    watched: Lineup,
+    fired: Vec<u32>,
+}
+
+impl Timers {
+    /// Timers that begin at `now`.
+    pub(super) fn new(now: Time) -> Timers {
+        let mut timers = Timers { wheel: Wheel::new(), watched: Lineup::new(), fired: Vec::new() };
+        timers.wheel.expire(now, &mut timers.fired);
+        timers
+    }
+
+    /// Sees to it that a session is looked at when its time has come.
+    #[inline]
+    pub(super) fn set(&mut self, session: &mut Session, now: Time, shared: &Shared) {
+        if session.is_hasty() {
+            return self.set_exactly(session, shared);
+        }
+        if !session.watched && session.has_under_way() {
+            session.watched = true;
+            self.watched.add(session.id.slot, now.plus_nanos(LOOK));
+        }
+        // One that is set too early costs one look; moving it each time would cost more.
+        let due = session.patience(shared);
+        if due < session.armed {
+            self.arm(session, due);
+        }
+    }
+
+    fn set_exactly(&mut self, session: &mut Session, shared: &Shared) {
+        let due = session.timeout(shared);
+        if due < session.armed {
+            self.arm(session, due);
+        }
+    }
+
+    #[cold]
+    fn arm(&mut self, session: &mut Session, due: Time) {
+        session.armed = due;
+        self.wheel.insert(session.id.slot, due);
+    }
+
+    /// Takes the timer off a slot.
+    pub(super) fn cancel(&mut self, slot: u32) {
+        self.wheel.cancel(slot);
+    }
+
+    /// When [`Timers::expire`] must be called at the latest.
+    pub(super) fn next(&self) -> Option<Time> {
+        let watched = Some(self.watched.soonest()).filter(|due| *due != Time::NEVER);
+        self.wheel.next().into_iter().chain(watched).min()
+    }
+
+    /// Whether [`Timers::expire`] may have something to do.
+    #[inline]
+    pub(super) fn is_due(&self, now: Time) -> bool {
+        self.wheel.is_due(now) || self.watched.soonest() <= now
+    }
+
+    /// The slots whose timers have fired; to be given back with [`Timers::fired`].
+    pub(super) fn expire(&mut self, now: Time) -> Vec<u32> {
+        let mut fired = std::mem::take(&mut self.fired);
+        self.wheel.expire(now, &mut fired);
+        fired
+    }
+
+    /// Takes back the list of those that have fired, to be used again.
+    pub(super) fn fired(&mut self, mut list: Vec<u32>) {
+        list.clear();
+        self.fired = list;
+    }
+
+    /// The next slot whose session must be looked at now, and one to be looked at some time later.
+    #[inline]
+    pub(super) fn take_watched(&mut self, now: Time) -> Option<(u32, Option<u32>)> {
+        let (_, slot) = self.watched.take(now)?;
+        Some((slot, self.watched.ahead(AHEAD)))
+    }
+
+    /// A session was looked at. `true`: it is time. Else it gets a timer, if it has something under way.
+    #[inline]
+    pub(super) fn looked_at(&mut self, session: &mut Session, now: Time, shared: &Shared) -> bool {
+        session.watched = false;
+        if !session.has_under_way() {
+            return false;
+        }
+        let due = session.timeout(shared);
+        if due > now && due < session.armed {
+            self.arm(session, due);
+        }
+        due <= now
+    }
+}
