@@ -11,12 +11,14 @@ mod cut;
 mod free;
 mod home;
 mod pool;
+mod run;
 mod slab;
 
 use crate::sync::primitive::AtomicUsize;
 pub use cut::{Cutter, Piece};
 use home::Parts;
 pub use pool::{Pool, PoolConfig};
+pub use run::Run;
 
 /// A packet buffer, and the range of it that holds the packet.
 ///

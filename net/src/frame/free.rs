@@ -8,6 +8,9 @@ use std::num::NonZeroU64;
 
 const BITS: usize = u64::BITS as usize;
 
+/// The longest run that [`Free::take_run`] finds.
+pub(super) const RUN: usize = BITS;
+
 /// The numbers of free frames.
 #[derive(Debug)]
 pub(super) struct Free {
@@ -42,6 +45,31 @@ impl Free {
         Some((self.lowest * BITS) as u32 + word.trailing_zeros())
     }
 
+    /// Takes out the lowest `count` that follow each other, and gives the first. At most [`RUN`].
+    pub(super) fn take_run(&mut self, count: usize) -> Option<u32> {
+        debug_assert!((1..=RUN).contains(&count));
+        if self.len < count {
+            return None;
+        }
+        // A run begins in some word and ends in the next one at the latest.
+        let (at, bit) = (self.lowest..self.words.len()).find_map(|at| {
+            let starts = starts(self.pair(at), count) as u64;
+            (starts != 0).then_some((at, starts.trailing_zeros()))
+        })?;
+        let rest = self.pair(at) & !(u128::MAX >> (128 - count) << bit);
+        self.words[at] = rest as u64;
+        if let Some(next) = self.words.get_mut(at + 1) {
+            *next = (rest >> BITS) as u64;
+        }
+        self.len -= count;
+        Some((at * BITS) as u32 + bit)
+    }
+
+    /// A word, and the next one above it.
+    fn pair(&self, at: usize) -> u128 {
+        u128::from(self.words[at]) | u128::from(self.words.get(at + 1).copied().unwrap_or(0)) << BITS
+    }
+
     /// Goes to the lowest word that is not zero.
     #[cold]
     fn go_up(&mut self) -> Option<NonZeroU64> {
@@ -59,6 +87,17 @@ impl Free {
         self.lowest = self.lowest.min(at);
         self.len += 1;
     }
+}
+
+/// The bits that begin a run of `count` set ones.
+fn starts(bits: u128, count: usize) -> u128 {
+    let (mut starts, mut length) = (bits, 1);
+    while length < count {
+        let more = length.min(count - length);
+        starts &= starts >> more;
+        length += more;
+    }
+    starts
 }
 
 /// Words with their first `count` bits set.
@@ -93,6 +132,36 @@ mod tests {
                     let back = out.swap_remove(random.usize(..out.len()));
                     free.put(back);
                     model.insert(back);
+                }
+                assert_eq!(free.len(), model.len());
+            }
+        }
+    }
+
+    #[test]
+    fn the_lowest_run_is_found_wherever_it_begins_and_none_where_there_is_none() {
+        for count in [1, 40, 64, 65, 127, 128, 300] {
+            let mut random = fastrand::Rng::with_seed(count as u64);
+            let mut free = Free::all(count);
+            let mut model: BTreeSet<u32> = (0..count as u32).collect();
+            let mut out: Vec<u32> = Vec::new();
+            for step in 0..3_000 {
+                let length = random.usize(1..=RUN);
+                let follow = |first: &u32| (*first..*first + length as u32).all(|number| model.contains(&number));
+                let expected = model.iter().copied().find(follow);
+                let taken = if random.bool() { None } else { free.take_run(length) };
+                if let Some(first) = taken {
+                    let run = first..first + length as u32;
+                    model.retain(|number| !run.contains(number));
+                    out.extend(run);
+                    assert_eq!(taken, expected, "{count}, step {step}");
+                } else {
+                    // In twos and threes, so that some lie together again.
+                    for _ in 0..random.usize(..1 + out.len().min(100)) {
+                        let back = out.swap_remove(random.usize(..out.len()));
+                        free.put(back);
+                        model.insert(back);
+                    }
                 }
                 assert_eq!(free.len(), model.len());
             }

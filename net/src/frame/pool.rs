@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 use super::Frame;
 use super::free::Free;
 use super::home::{Home, NO_OWNER, Parts, Pieces};
+use super::run::Run;
 use super::slab::Slab;
 use crate::sync::primitive::{
     AtomicU32, AtomicUsize, CachePadded, Ordering, UnsafeCell, acquire_read, exclusive, ord, thread_token,
@@ -34,7 +35,7 @@ pub struct Pool {
 
 // `home` comes first: a pointer to it is a pointer to the whole.
 #[repr(C)]
-struct Shared {
+pub(super) struct Shared {
     home: Home,
     slab: Slab,
     frame_size: u32,
@@ -96,10 +97,8 @@ impl Pool {
             None if shared.collect() => shared.pop_local()?,
             None => return None,
         };
-        let buffer = shared.slab.buffer(index);
-        let parts = Parts { buffer, home: self.shared.cast(), capacity: shared.frame_size, index };
-        // SAFETY: the frame was free, so nobody else uses its buffer; the slab is initialised, and stays until the frame is back.
-        Some(unsafe { Frame::from_parts(parts) })
+        // SAFETY: the frame was free, and nobody else has it now.
+        Some(unsafe { frame(self.shared, index) })
     }
 
     /// Takes up to `count` frames, the lowest first, appends them to `into`, and says how many.
@@ -118,6 +117,21 @@ impl Pool {
         // SAFETY: `taken` frames were written right behind the old ones.
         unsafe { into.set_len(into.len() + taken) };
         taken
+    }
+
+    /// Takes `count` frames that lie together, the lowest that do. `None` if no so many do, or `count` is not 1 to [`Run::MOST`].
+    pub fn take_run(&self, count: usize) -> Option<Run> {
+        if !(1..=Run::MOST).contains(&count) {
+            return None;
+        }
+        let shared = self.shared();
+        let first = match shared.pop_run(count) {
+            Some(first) => first,
+            None if shared.collect() => shared.pop_run(count)?,
+            None => return None,
+        };
+        // SAFETY: these frames were free, and nobody else has them now.
+        Some(unsafe { Run::new(self.shared, first..first + count as u32, shared.slab.stride()) })
     }
 
     /// How many frames can be taken now.
@@ -166,6 +180,20 @@ impl Drop for Pool {
             unsafe { free(self.shared) };
         }
     }
+}
+
+/// Frame `index` of a pool.
+///
+/// # Safety
+///
+/// The pool is alive, and the frame neither free nor anybody else's.
+#[inline]
+pub(super) unsafe fn frame(pool: NonNull<Shared>, index: u32) -> Frame {
+    // SAFETY: the caller says so.
+    let shared = unsafe { pool.as_ref() };
+    let parts = Parts { buffer: shared.slab.buffer(index), home: pool.cast(), capacity: shared.frame_size, index };
+    // SAFETY: nobody else uses its buffer; the slab is initialised, and stays until the frame is back.
+    unsafe { Frame::from_parts(parts) }
 }
 
 /// The short way back. `false` if the pool is closed: nothing happened.
@@ -221,12 +249,26 @@ unsafe fn free(shared: NonNull<Shared>) {
 }
 
 impl Shared {
+    /// The whole buffer of frame `index`.
+    #[inline]
+    pub(super) fn buffer(&self, index: u32) -> NonNull<[u8]> {
+        NonNull::slice_from_raw_parts(self.slab.buffer(index), self.frame_size as usize)
+    }
+
     #[inline]
     fn pop_local(&self) -> Option<u32> {
         self.local.with_mut(|local| {
             // SAFETY: only the owner's thread comes here, and nothing is called meanwhile that could come here again.
             let local = unsafe { &mut *local };
             local.free.take()
+        })
+    }
+
+    fn pop_run(&self, count: usize) -> Option<u32> {
+        self.local.with_mut(|local| {
+            // SAFETY: as in `pop_local`.
+            let local = unsafe { &mut *local };
+            local.free.take_run(count)
         })
     }
 

@@ -33,6 +33,12 @@ impl Slab {
         Slab { memory, layout, first, stride, frames }
     }
 
+    /// Bytes from one frame to the next.
+    #[inline]
+    pub(super) fn stride(&self) -> usize {
+        self.stride
+    }
+
     /// The first byte of frame `index`, which is below the count that the slab was made for.
     #[inline]
     pub(super) fn buffer(&self, index: u32) -> NonNull<u8> {

@@ -3,14 +3,14 @@
 //!
 //! Each message is read straight into a frame, so that a lone datagram is not copied. What is longer than a datagram may be
 //! continues in a spare buffer; only trains do that. A train is expected to be of datagrams as long as those of the last one were: if they
-//! are long, so that copying them costs something, the kernel scatters it over frames of just that length, and each datagram is in its
-//! own already. Where the guess was wrong they are copied.
+//! are long, so that copying them costs something, the kernel scatters it over frames that lie together, each datagram into its own. Where
+//! the guess was wrong they are copied.
 
 use super::pieces::Pieces;
 use super::slot::{Slot, parked};
 use super::sockaddr::{RAW_LEN, RawAddress};
 use super::source::{Coalescing, Source};
-use crate::frame::{Frame, Pool};
+use crate::frame::{Frame, Pool, Run};
 use crate::port::{Address, Datagram, PortCounters, PortError};
 
 /// How many messages one call reads at most.
@@ -22,8 +22,9 @@ const TRAIN: usize = 1 << 16;
 /// How many messages are asked for after one came alone, and by how much that grows as long as all that is asked for comes.
 const MORE: usize = 4;
 
-/// How many messages of one call may be scattered over frames, and the shortest datagrams for which it is done.
-const SCATTERED: usize = 4;
+/// How many messages of one call are asked for, and scattered over frames, while trains come, and the shortest datagrams for which it is done. A
+/// call costs little beside a train's bytes, and of more than these the first would be out of the near cache before the last is there.
+const SCATTERED: usize = 2;
 const LONG: usize = 512;
 
 /// After how many calls that brought no train the frames for trains go back to the pool.
@@ -179,7 +180,7 @@ impl Receiver {
     #[inline]
     fn read(&mut self, source: &mut Source, pool: &Pool, counters: &mut PortCounters, max: usize) -> Result<(), PortError> {
         (self.next, self.arrived, self.offset) = (0, 0, 0);
-        let ask = source.ask.min(max);
+        let ask = source.ask.min(max).min(if self.scatter() > 0 { SCATTERED } else { BATCH });
         if ask == 0 {
             return Ok(());
         }
@@ -225,10 +226,16 @@ impl Receiver {
         Ok(())
     }
 
+    /// The length of the datagrams that trains are scattered by; zero: by none.
+    #[inline]
+    fn scatter(&self) -> usize {
+        if !self.spare.is_empty() && (LONG..=self.mtu).contains(&self.train_segment) { self.train_segment } else { 0 }
+    }
+
     /// No train is expected, or not soon: the frames for trains go back to the pool, unless they hold what was not handed out yet.
     pub(super) fn rest(&mut self) {
         if !self.is_waiting() {
-            self.slots[..SCATTERED].iter_mut().for_each(|slot| slot.more.clear());
+            self.slots[..SCATTERED].iter_mut().for_each(|slot| slot.more = None);
         }
     }
 
@@ -246,7 +253,7 @@ impl Receiver {
     fn post(&mut self, count: usize, pool: &Pool) {
         let coalesced = !self.spare.is_empty();
         let spare = self.spare.as_mut_ptr();
-        let scatter = if coalesced && (LONG..=self.mtu).contains(&self.train_segment) { self.train_segment } else { 0 };
+        let scatter = self.scatter();
         let Headers { names, control, pieces, messages } = &mut *self.headers;
         pieces.clear();
         for index in 0..count {
@@ -258,7 +265,7 @@ impl Receiver {
             if scattered {
                 // Only from a pool that is half full at least: others need the rest more.
                 let spared = pool.available().saturating_sub(pool.capacity() / 2);
-                slot.take_more(pool, (TRAIN / scatter).min(slot.more.len() + spared));
+                slot.take_more(pool, (TRAIN / scatter).min(Run::MOST).min(slot.more_len() + spared));
                 slot.list_all(scatter, pieces);
             } else {
                 slot.list_one(self.mtu, pieces);
@@ -337,7 +344,7 @@ impl Receiver {
                 continue;
             };
             let frame = if slot.segment == slot.posted && offset < slot.room {
-                if offset == 0 { slot.frame.take() } else { slot.more.pop() }
+                if offset == 0 { slot.frame.take() } else { slot.next_frame() }
             } else {
                 pool.take().map(|mut frame| {
                     slot.gather(spare, offset, &mut frame.buffer_mut()[..len]);

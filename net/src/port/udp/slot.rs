@@ -1,15 +1,15 @@
 //! One message of a receiving call: the frames that the kernel writes it into, and how it is read out of them.
 
 use super::pieces::Pieces;
-use crate::frame::{Frame, Pool};
+use crate::frame::{Frame, Pool, Run};
 use crate::port::Address;
 
 /// A message, or room for one.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pub(super) frame: Option<Frame>,
-    /// Frames in which the message continues, the first one last: in the order of their numbers, so that they mostly lie together.
-    pub(super) more: Vec<Frame>,
+    /// Frames in which the message continues.
+    pub(super) more: Option<Run>,
     /// Bytes of the message. The first `room` are in the frames, `posted` in each.
     pub(super) len: usize,
     pub(super) posted: usize,
@@ -26,14 +26,24 @@ impl Slot {
         self.segment < self.len
     }
 
-    /// Takes frames for a message to continue in, up to `wanted`, unless there are as many.
+    /// How many frames there are for a message to continue in.
+    pub(super) fn more_len(&self) -> usize {
+        self.more.as_ref().map_or(0, Run::len)
+    }
+
+    /// Takes `wanted` frames for a message to continue in, unless there are as many; none, if no so many lie together.
     pub(super) fn take_more(&mut self, pool: &Pool, wanted: usize) {
-        if self.more.len() < wanted {
-            // All anew: the lowest that are free, which mostly lie together.
-            self.more.clear();
-            pool.take_burst(&mut self.more, wanted);
-            self.more.reverse();
+        if self.more_len() < wanted {
+            // All anew: with the old ones back, the lowest that lie together.
+            self.more = None;
+            self.more = pool.take_run(wanted);
         }
+    }
+
+    /// Takes the first of the frames in which the message continues.
+    #[inline]
+    pub(super) fn next_frame(&mut self) -> Option<Frame> {
+        self.more.as_mut()?.pop()
     }
 
     /// Has the kernel write the message into the slot's frame, if there is one: up to `posted` bytes.
@@ -49,17 +59,17 @@ impl Slot {
     /// Has the kernel write the message into all of the slot's frames, of which there is one at least: `posted` bytes into each.
     pub(super) fn list_all(&mut self, posted: usize, pieces: &mut Pieces) {
         self.list_one(posted, pieces);
-        self.room += posted * self.more.len();
-        let start = |frame: &mut Frame| frame.buffer_mut()[..posted].as_mut_ptr();
-        let [last, .., first] = &mut self.more[..] else {
-            return self.more.iter_mut().for_each(|frame| pieces.push(start(frame), posted));
-        };
-        // They are in order, so if the last lies where it does when all are together, they are.
-        let (first, last) = (start(first), start(last));
-        if first.wrapping_add(posted * (self.more.len() - 1)) == last {
-            pieces.push(first, posted * self.more.len());
+        let Some(more) = &mut self.more else { return };
+        self.room += posted * more.len();
+        if posted == more.stride() {
+            if let Some(first) = more.buffer_mut(0) {
+                pieces.push(first.as_mut_ptr(), posted * more.len());
+            }
         } else {
-            self.more.iter_mut().rev().for_each(|frame| pieces.push(start(frame), posted));
+            for n in 0..more.len() {
+                let Some(buffer) = more.buffer_mut(n) else { break };
+                pieces.push(buffer[..posted].as_mut_ptr(), posted);
+            }
         }
     }
 
@@ -68,8 +78,11 @@ impl Slot {
         while !into.is_empty() {
             let from = if offset < self.room {
                 let (at, within) = (offset / self.posted, offset % self.posted);
-                let frame = if at == 0 { self.frame.as_mut() } else { self.more.iter_mut().nth_back(at - 1) };
-                frame.map_or(&[][..], |frame| &frame.buffer_mut()[within..self.posted])
+                let buffer = match at.checked_sub(1) {
+                    None => self.frame.as_mut().map(Frame::buffer_mut),
+                    Some(n) => self.more.as_mut().and_then(|more| more.buffer_mut(n)),
+                };
+                buffer.map_or(&[][..], |buffer| &buffer[within..self.posted])
             } else {
                 &spare[offset - self.room..]
             };
@@ -87,26 +100,30 @@ impl Slot {
 /// A frame that an earlier call had no use for, of the last slot that has one.
 #[cold]
 pub(super) fn parked(slots: &mut [Slot]) -> Option<Frame> {
-    slots.iter_mut().rev().find_map(|slot| slot.more.pop().or_else(|| slot.frame.take()))
+    slots.iter_mut().rev().find_map(|slot| slot.next_frame().or_else(|| slot.frame.take()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::PoolConfig;
 
     #[test]
     fn bytes_are_gathered_across_the_ends_of_frames() {
-        let framed = |bytes: &[u8]| {
-            let mut frame = Frame::detached(8);
-            frame.buffer_mut()[..bytes.len()].copy_from_slice(bytes);
-            frame
-        };
+        let pool = Pool::new(PoolConfig { frames: 3, frame_size: 8 });
         for (frames, spare) in
             [(3, &[10, 11, 12][..]), (1, &[4, 5, 6, 7, 8, 9, 10, 11, 12]), (0, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])]
         {
-            let mut all = [[1, 2, 3], [4, 5, 6], [7, 8, 9]].iter().take(frames).map(|bytes| framed(bytes));
-            let mut slot = Slot { frame: all.next(), posted: 3, room: 3 * frames, ..Slot::default() };
-            slot.more = all.rev().collect();
+            let mut slot = Slot { posted: 3, room: 3 * frames, ..Slot::default() };
+            if frames > 0 {
+                let mut frame = pool.take().unwrap();
+                frame.buffer_mut()[..3].copy_from_slice(&[1, 2, 3]);
+                slot.frame = Some(frame);
+                slot.take_more(&pool, frames - 1);
+                for (n, bytes) in [[4, 5, 6], [7, 8, 9]].iter().take(frames - 1).enumerate() {
+                    slot.more.as_mut().unwrap().buffer_mut(n).unwrap()[..3].copy_from_slice(bytes);
+                }
+            }
             for offset in 0..=12 {
                 for len in 0..=12 - offset {
                     let mut into = vec![0; len];
