@@ -4,6 +4,7 @@
 //! property-tested alone), [`submit`] sends calls, [`endings`] ends them, and [`future`] is a call as the caller sees it.
 
 pub(crate) mod call;
+pub(crate) mod completions;
 pub(crate) mod endings;
 pub(crate) mod future;
 pub(crate) mod peers;

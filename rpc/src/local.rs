@@ -136,7 +136,7 @@ impl Local {
     /// The oldest result of a submitted call.
     #[inline]
     pub fn next_completion(&self) -> Option<Completion> {
-        self.shared.core.borrow_mut().client.completions.pop_front()
+        self.shared.core.borrow_mut().client.completions.pop()
     }
 
     /// Cancels a submitted call: its completion says [`CallError::Cancelled`], and its server is told. `false` if it has ended.

@@ -160,7 +160,7 @@ impl Node {
     /// The oldest result of a call made with [`Local::submit`].
     #[inline]
     pub fn next_completion(&mut self) -> Option<Completion> {
-        self.core().client.completions.pop_front()
+        self.core().client.completions.pop()
     }
 
     /// What the node has counted.

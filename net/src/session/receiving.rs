@@ -202,7 +202,7 @@ impl Session {
         Ok(self.close_when_drained())
     }
 
-    #[inline]
+    #[inline(never)]
     fn take_acknowledgement_of(&mut self, now: Time, header: &Header, shared: &mut Shared) -> Result<(), WireError> {
         let below = Below { bits: header.ack_bits.get(), run: header.ack_run() };
         self.take_acknowledgement(now, header.ack_largest.get(), below, header.ack_delay_nanos(), shared)
@@ -232,7 +232,7 @@ impl Session {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn react(&mut self, now: Time, progress: Progress, shared: &mut Shared) {
         if progress.bytes > 0 {
             self.window.acknowledged(progress.bytes);
@@ -347,7 +347,7 @@ fn body(mut frame: Frame, copy_out: bool) -> Payload {
 }
 
 /// What a packet's end means for what it carried. `true`: it carried the close, and that arrived.
-#[inline]
+#[inline(always)]
 pub(super) fn settle(
     outgoing: &mut Outgoing,
     items: &mut SmallVec<[Item; 2]>,

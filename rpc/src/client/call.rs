@@ -154,6 +154,11 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
+    /// The call stands in neither list. (A new one that is sent at once gets its neighbours then.)
+    pub(crate) fn in_no_list(&mut self) {
+        (self.session, self.previous, self.next) = (SessionId::from_u64(u64::MAX), NIL, NIL);
+    }
+
     /// A slot that was never used.
     pub(crate) fn free() -> Slot {
         Slot {

@@ -51,7 +51,7 @@ impl Core {
             self.metrics.calling(call.series, class).replied(self.now.nanos_since(call.begun));
             if let Sink::Tag(tag) = call.sink {
                 // The common case: all that the call ever held beside its slot left with its request.
-                self.client.completions.push_back(Completion { tag, result: Ok(std::mem::take(payload)) });
+                self.client.completions.push(Completion { tag, result: Ok(std::mem::take(payload)) });
                 self.client.table.release(slot);
             } else {
                 self.hand_over(slot, Ok(std::mem::take(payload)));
@@ -222,7 +222,7 @@ impl Core {
         match &mut call.sink {
             Sink::Tag(tag) => {
                 let tag = *tag;
-                self.client.completions.push_back(Completion { tag, result });
+                self.client.completions.push(Completion { tag, result });
             }
             Sink::Future(waker) => {
                 self.deferred.extend(waker.take().map(Deferred::Wake));

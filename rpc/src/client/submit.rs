@@ -1,6 +1,6 @@
 //! Calls on their way out: made, given to their session when there is credit, or put in line.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
@@ -13,6 +13,7 @@ use zerocopy::IntoBytes;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 
 use super::call::{CallId, CallResult, Sink};
+use super::completions::Completions;
 use super::peers::Peer;
 use super::table::{NewCall, Table, Turn};
 use crate::core::Core;
@@ -37,7 +38,7 @@ pub(crate) struct Client {
     pub(crate) table: Table,
     /// The session to each address, whoever opened it.
     pub(crate) by_address: HashMap<Address, SessionId, RandomState>,
-    pub(crate) completions: VecDeque<Completion>,
+    pub(crate) completions: Completions,
     pub(crate) max_waiting: usize,
     pub(crate) max_calls: usize,
 }

@@ -86,7 +86,6 @@ impl Table {
         (place.generation, place.state, place.sink) = (generation, State::Waiting, sink);
         (place.class, place.notify_start, place.method) = (class, notify_start, method);
         (place.peer, place.series, place.begun, place.due) = (peer, series, begun, due);
-        (place.session, place.previous, place.next) = (SessionId::from_u64(u64::MAX), NIL, NIL);
         self.live += 1;
         if due != Time::NEVER {
             self.wheel.insert(slot, due);
@@ -98,13 +97,15 @@ impl Table {
         let turn = if lane.waiting == 0 && lane.account.take() {
             Turn::Send
         } else if lane.waiting as usize >= limit {
+            self.slots[slot as usize].in_no_list();
             Turn::Full
         } else {
             let last = lane.join(slot);
             if last != NIL {
                 self.slots[last as usize].next = slot;
             }
-            self.slots[slot as usize].previous = last;
+            let place = &mut self.slots[slot as usize];
+            (place.session, place.previous, place.next) = (SessionId::from_u64(u64::MAX), last, NIL);
             Turn::Wait
         };
         (CallId { slot, generation }, turn)
@@ -190,8 +191,9 @@ impl Table {
 
     /// The call, which holds a credit, could not be given to its session.
     pub(crate) fn not_sent(&mut self, slot: u32) {
-        let Slot { peer, class, .. } = self.slots[slot as usize];
-        self.peers[peer].lanes[class.index()].account.put();
+        let call = &mut self.slots[slot as usize];
+        call.in_no_list();
+        self.peers[call.peer].lanes[call.class.index()].account.put();
     }
 
     /// Ends a call: out of its list, its timer off, its credit back. `None` if it has ended before.

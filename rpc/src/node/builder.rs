@@ -16,6 +16,7 @@ use tautline_net::port::{self, Address, Capabilities, Datagram, FramesOut, Port,
 use super::config::{NodeConfig, Wait};
 use super::wait::Waiting;
 use super::{Node, Root};
+use crate::client::completions::Completions;
 use crate::client::peers::Peers;
 use crate::client::submit::Client;
 use crate::client::table::Table;
@@ -110,7 +111,7 @@ impl Builder {
             client: Client {
                 table,
                 by_address: HashMap::default(),
-                completions: VecDeque::new(),
+                completions: Completions::default(),
                 max_waiting: config.max_waiting,
                 max_calls: config.max_calls,
             },
