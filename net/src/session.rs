@@ -394,6 +394,7 @@ impl Session {
         self.outgoing.prefetch_bytes();
     }
 
+    #[inline]
     fn close_when_drained(&mut self) -> Handled {
         if self.state == State::Draining && self.outgoing.is_empty() {
             self.state = State::Closing;

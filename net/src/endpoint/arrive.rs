@@ -30,10 +30,19 @@ impl Endpoint {
 
     fn take_burst(&mut self, now: Time) -> usize {
         self.shared.copy_out = self.port.receive_frames_low();
+        if self.arrivals.len() == 1
+            && let Some(datagram) = self.arrivals.pop()
+        {
+            self.take_or_count(now, datagram, true);
+            return 1;
+        }
+        self.take_several(now)
+    }
+
+    fn take_several(&mut self, now: Time) -> usize {
         let mut arrivals = std::mem::take(&mut self.arrivals);
         let count = arrivals.len();
         let many = self.sessions.len() >= MANY;
-        let lone = count == 1;
         if many {
             self.begin_to_look_ahead(&arrivals);
         }
@@ -42,9 +51,7 @@ impl Endpoint {
             if many {
                 self.look_ahead(rest.as_slice());
             }
-            if let Err(error) = self.take(now, datagram, lone) {
-                self.malformed(&error);
-            }
+            self.take_or_count(now, datagram, false);
         }
         drop(rest);
         self.arrivals = arrivals;
@@ -73,7 +80,14 @@ impl Endpoint {
         self.shared.counters.malformed += 1;
     }
 
-    #[inline]
+    #[inline(never)]
+    fn take_or_count(&mut self, now: Time, datagram: Datagram, lone: bool) {
+        if let Err(error) = self.take(now, datagram, lone) {
+            self.malformed(&error);
+        }
+    }
+
+    #[inline(always)]
     fn take(&mut self, now: Time, datagram: Datagram, lone: bool) -> Result<(), WireError> {
         let Datagram { frame, peer } = datagram;
         let (header, kind) = match Header::parse(&frame) {

@@ -36,10 +36,13 @@ impl Node {
         }
         let (packets, has_work) = {
             let mut core = self.core();
-            let now = core.read_clock();
             core.metrics.node.turns += 1;
-            // What was submitted since the last turn leaves before the port is asked, which may take a system call.
+            // What was submitted since the last turn leaves before the port is asked, which may take a system call; and before the clock is, which
+            // was asked for it already.
+            let asked = core.fresh;
+            let now = if asked { core.now } else { core.read_clock() };
             core.endpoint.flush(now);
+            let now = if asked { core.read_clock() } else { now };
             let packets = core.poll(now);
             if packets > 0 && !core.owed_cancels.is_empty() {
                 core.send_owed_cancels();
