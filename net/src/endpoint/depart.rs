@@ -62,11 +62,11 @@ impl Departures {
     pub(super) fn new(integrity: bool) -> Departures {
         Departures {
             integrity,
-            urgent: VecDeque::new(),
+            urgent: VecDeque::with_capacity(BURST),
             data: Default::default(),
             listed: 0,
             owing: Lineup::new(),
-            due: Vec::new(),
+            due: Vec::with_capacity(BURST),
             overdue: false,
             burst: VecDeque::with_capacity(2 * BURST),
             messages: 0,

@@ -5,6 +5,9 @@ use std::collections::VecDeque;
 
 use crate::clock::Time;
 
+/// How many need no allocation.
+const FEW: usize = 64;
+
 /// An entry may be out of date, or of a session that is over: whoever takes it looks at what its session says.
 #[derive(Debug)]
 pub(super) struct Lineup {
@@ -15,7 +18,8 @@ pub(super) struct Lineup {
 
 impl Lineup {
     pub(super) fn new() -> Lineup {
-        Lineup { entries: VecDeque::new(), soonest: Time::NEVER }
+        // Room for a few from the start: later, a first one may come when nobody expects an allocation.
+        Lineup { entries: VecDeque::with_capacity(FEW), soonest: Time::NEVER }
     }
 
     /// When the first one is due.
