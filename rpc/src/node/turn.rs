@@ -45,6 +45,8 @@ impl Node {
             let now = if asked { core.read_clock() } else { now };
             let packets = core.poll(now);
             if packets > 0 && !core.owed_cancels.is_empty() {
+                // What the packets acknowledged makes room for them.
+                core.endpoint.flush(now);
                 core.send_owed_cancels();
             }
             let has_work = core.has_work();
