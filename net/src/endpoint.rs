@@ -40,7 +40,7 @@ use crate::clock::Time;
 use crate::payload::Payload;
 use crate::port::{Address, Datagram, Port, PortCounters};
 use crate::session::{
-    Budget, Credit, Crowd, Handled, Inflow, Message, NewMessage, Session, Shared, Tokens, bundled_len, least_beside_small,
+    Budget, Credit, Crowd, Handled, Inflow, Message, NewMessage, Session, Shared, Spare, Tokens, bundled_len, least_beside_small,
     write_bundled, write_bundled_words,
 };
 use crate::wire::{MIN_MTU, Parameters};
@@ -134,6 +134,7 @@ impl Endpoint {
                 latest: 0,
                 company_until: Time::ZERO,
                 copy_out: false,
+                spare: Spare::default(),
                 config,
             },
             port,
@@ -237,7 +238,8 @@ impl Endpoint {
             let new = NewMessage { class, head, body: &body, token };
             if let Some((id, part)) = entry.send_now(&new, &mut frame, now, &mut self.shared) {
                 self.pen.take_up(frame, entry, class, id, part, &self.shared);
-                self.timers.set(entry, now, &self.shared);
+                // It is open, so that it has a timer for all that it waits for besides.
+                self.timers.sent(entry, now);
                 return Ok(id);
             }
             self.departures.give_back(frame);
@@ -366,6 +368,7 @@ impl Endpoint {
         self.last_poll = now;
         let count = self.arrive(now, watch);
         self.departures.look_at_owing(now);
+        self.shared.spare.many = self.sessions.len() >= ahead::MANY;
         if self.timers.is_due(now) {
             // Nothing may pass for lost of which the acknowledgement is here.
             self.catch_up(now);
@@ -386,10 +389,7 @@ impl Endpoint {
             self.after(slot, handled, now);
         }
         self.timers.fired(fired);
-        while let Some((slot, ahead)) = self.timers.take_watched(now) {
-            if let Some(ahead) = ahead {
-                self.sessions.prefetch(ahead);
-            }
+        while let Some(slot) = self.timers.take_watched(now) {
             let Some(session) = self.sessions.at_mut(slot) else { continue };
             if self.timers.looked_at(session, now, &self.shared) {
                 let handled = session.on_timeout(now, &mut self.shared);

@@ -21,12 +21,11 @@ mod recovery;
 mod rtt;
 mod sending;
 mod share;
+mod spare;
 mod timing;
 mod token;
 
 use std::collections::VecDeque;
-
-use smallvec::SmallVec;
 
 use self::congestion::Window;
 use self::handshake::Opening;
@@ -50,6 +49,7 @@ pub(crate) use self::incoming::{Budget, Need};
 pub(crate) use self::inflow::Inflow;
 pub(crate) use self::outgoing::{Message, NewMessage};
 pub(crate) use self::recovery::Part;
+pub(crate) use self::spare::Spare;
 pub(crate) use self::token::Tokens;
 
 /// Control items in one packet at most.
@@ -111,6 +111,7 @@ pub(crate) struct Shared {
     pub(crate) company_until: Time,
     /// Receive frames run low: payloads are copied out of them.
     pub(crate) copy_out: bool,
+    pub(crate) spare: Spare,
 }
 
 impl Shared {
@@ -167,45 +168,48 @@ enum State {
     Closed,
 }
 
+/// What every message needs lies at the front and together, as little of it as may be: with many sessions it comes from far away each time.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Session {
     pub(crate) id: SessionId,
-    pub(crate) peer: Address,
     /// The peer's id for this session; 0 until it is known.
     pub(crate) remote: u64,
-    /// The peer's incarnation; 0 until it is known.
-    pub(crate) remote_incarnation: u64,
-    pub(crate) incoming_side: bool,
-    /// When the peer proved to be there: a hello made before that is out of date.
-    pub(crate) proven: Time,
-    state: State,
+    pub(crate) peer: Address,
+    /// What of [`Shared::held`] is this session's.
+    held: usize,
+    last_heard: Time,
+    /// The time that the endpoint's wheel is set to for this session.
+    pub(crate) armed: Time,
+    last_ping: Time,
+    /// When to look for messages that stand still; `NEVER` while none is incomplete.
+    stall_check: Time,
     opening: Option<Box<Opening>>,
-    /// What the peer is told last, if it may still listen.
-    farewell: Option<Farewell>,
+    state: State,
+    /// Which of the endpoint's departure lists the session stands on.
+    pub(crate) ready: u8,
+    probe_packets: u8,
+    /// Whether [`Session::pace`] measures something.
+    paced: bool,
     /// The peer's limits.
     limits: Limits,
     received: Received,
     recovery: Recovery,
     window: Window,
     outgoing: Outgoing,
+    items: Vec<Item>,
+    /// Its front is needed too.
     incoming: Incoming,
-    items: SmallVec<[Item; 2]>,
-    /// What of [`Shared::held`] is this session's.
-    held: usize,
     pace: Pace,
-    probe_packets: u8,
+    /// The peer's incarnation; 0 until it is known.
+    pub(crate) remote_incarnation: u64,
+    /// When the peer proved to be there: a hello made before that is out of date.
+    pub(crate) proven: Time,
     /// When the session was last counted among those that begin long messages at once.
     crowded: u32,
-    /// When to look for messages that stand still; `NEVER` while none is incomplete.
-    stall_check: Time,
-    last_heard: Time,
-    last_ping: Time,
-    /// Which of the endpoint's departure lists the session stands on.
-    pub(crate) ready: u8,
-    /// The time that the endpoint's wheel is set to for this session.
-    pub(crate) armed: Time,
-    /// The endpoint will look whether something is under way.
-    pub(crate) watched: bool,
+    pub(crate) incoming_side: bool,
+    /// What the peer is told last, if it may still listen.
+    farewell: Option<Farewell>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,6 +246,11 @@ pub(crate) enum Handled {
 }
 
 impl Session {
+    /// So many bytes from a session's front are needed for every message.
+    pub(crate) const BUSY: usize = std::mem::offset_of!(Session, incoming) + Incoming::BUSY;
+    /// And so many to acknowledge what came.
+    pub(crate) const FRONT: usize = std::mem::offset_of!(Session, recovery);
+
     /// A session that this side opens.
     pub(crate) fn client(id: SessionId, peer: Address, now: Time, shared: &Shared) -> Session {
         let mut session = Session::new(id, peer, now, shared);
@@ -277,9 +286,10 @@ impl Session {
             window: Window::new(shared.config.window, own.mtu.get() as usize, shared.least_beside_small),
             outgoing: Outgoing::new(fragment, 0),
             incoming: Incoming::new(fragment, own.slots.get(), own.max_message.get(), own.unscheduled.get()),
-            items: SmallVec::new(),
+            items: Vec::new(),
             held: 0,
             pace: Pace::default(),
+            paced: false,
             probe_packets: 0,
             crowded: 0,
             stall_check: Time::NEVER,
@@ -287,7 +297,6 @@ impl Session {
             last_ping: now,
             ready: 0,
             armed: Time::NEVER,
-            watched: false,
         }
     }
 
@@ -380,20 +389,6 @@ impl Session {
         (self.outgoing.len(), self.incoming.incomplete())
     }
 
-    /// Asks for what sending and receiving need beside the session itself.
-    #[inline]
-    pub(crate) fn prefetch_pointed(&self) {
-        self.recovery.prefetch();
-        self.outgoing.prefetch();
-        self.incoming.prefetch();
-    }
-
-    /// Asks for what that points to.
-    #[inline]
-    pub(crate) fn prefetch_bytes(&self) {
-        self.outgoing.prefetch_bytes();
-    }
-
     #[inline]
     fn close_when_drained(&mut self) -> Handled {
         if self.state == State::Draining && self.outgoing.is_empty() {
@@ -411,6 +406,7 @@ mod tests {
     /// There may be tens of thousands, and most are only kept: what is rarely used is made when it is.
     #[test]
     fn a_session_is_short() {
-        assert!(size_of::<Session>() <= 832, "a session takes {} bytes", size_of::<Session>());
+        assert!(size_of::<Option<Session>>() <= 768, "a session takes {} bytes", size_of::<Option<Session>>());
+        const { assert!(Session::BUSY <= 640) }
     }
 }

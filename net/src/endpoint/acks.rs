@@ -10,7 +10,7 @@ use super::event::SessionId;
 use crate::clock::Time;
 use crate::frame::Frame;
 use crate::port::Address;
-use crate::session::Session;
+use crate::session::{Handled, Session};
 use crate::wire::{Acknowledgement, Header, Kind, WireError};
 
 /// Packets of acknowledgements written at once, each to another peer: where there are more, the first ones leave with what is in them.
@@ -124,7 +124,7 @@ impl Endpoint {
         let many = self.sessions.len() >= MANY;
         while let Some((due, slot)) = self.departures.owing.take(if self.acks.open.is_empty() { by } else { soon }) {
             if many && let Some(ahead) = self.departures.owing.ahead(AHEAD) {
-                self.sessions.prefetch(ahead);
+                self.sessions.prefetch_front(ahead);
             }
             let Some(session) = self.sessions.at_mut(slot) else { continue };
             session.ready &= !OWING;
@@ -204,11 +204,10 @@ impl Endpoint {
             }
         }
         let many = self.sessions.len() >= MANY;
-        let slot = |one: &Acknowledgement| SessionId::from_u64(one.session.get()).slot;
         let mut result = Ok(());
         for at in 0..list.len() {
             if many {
-                self.look_ahead_in(|ahead| list.get(at + ahead).map(slot));
+                self.look_ahead_in(list, at);
             }
             if let Err(error) = self.take_acknowledgement(now, &list[at], peer) {
                 result = Err(error);
@@ -225,7 +224,12 @@ impl Endpoint {
             return Ok(());
         };
         let handled = session.receive_acknowledgement_along(now, one, &mut self.shared)?;
-        self.after(id.slot, handled, now);
+        // Nearly always it frees memory, and nothing else.
+        if handled == Handled::Open && !session.is_stirred() {
+            self.timers.acknowledged(session);
+        } else {
+            self.after(id.slot, handled, now);
+        }
         Ok(())
     }
 }

@@ -4,15 +4,13 @@
 use super::Endpoint;
 use super::event::SessionId;
 use crate::port::Datagram;
-use crate::wire::Header;
+use crate::wire::{Acknowledgement, Header};
 
 /// Fewer sessions than this are in the cache anyway.
 pub(super) const MANY: usize = 256;
 
-/// How many packets ahead a session is asked for, then what it points to, and what that points to.
-const SESSION: usize = 12;
-const POINTED: usize = 6;
-const BYTES: usize = 3;
+/// How many packets ahead a session is asked for.
+const AHEAD: usize = 8;
 
 impl Endpoint {
     /// Says that messages are about to be sent into these sessions, all of them: a hint, without any effect but that they are found
@@ -22,62 +20,31 @@ impl Endpoint {
             return;
         }
         for session in sessions {
-            self.ask_for_session(session.slot);
-        }
-        for session in sessions {
-            self.ask_for_pointed(session.slot);
-        }
-        for session in sessions {
-            self.ask_for_bytes(session.slot);
+            self.sessions.prefetch(session.slot);
         }
     }
 
     /// Asks for what the first packets of a burst need.
     pub(super) fn begin_to_look_ahead(&self, arrivals: &[Datagram]) {
-        for datagram in arrivals.iter().take(SESSION) {
-            slot_of(datagram).inspect(|slot| self.ask_for_session(*slot));
-        }
-        for datagram in arrivals.iter().take(POINTED) {
-            slot_of(datagram).inspect(|slot| self.ask_for_pointed(*slot));
-        }
-        for datagram in arrivals.iter().take(BYTES) {
-            slot_of(datagram).inspect(|slot| self.ask_for_bytes(*slot));
+        for datagram in arrivals.iter().take(AHEAD) {
+            slot_of(datagram).inspect(|slot| self.sessions.prefetch(*slot));
         }
     }
 
-    /// Asks for what packets some way ahead need; `rest` are those after the one that is taken now.
+    /// Asks for what a packet some way ahead needs; `rest` are those after the one that is taken now.
     #[inline]
     pub(super) fn look_ahead(&self, rest: &[Datagram]) {
-        self.look_ahead_in(|ahead| rest.get(ahead - 1).and_then(slot_of));
-    }
-
-    /// The same where `slot` says whose turn comes so many turns later.
-    #[inline]
-    pub(super) fn look_ahead_in(&self, slot: impl Fn(usize) -> Option<u32>) {
-        if let Some(slot) = slot(SESSION) {
-            self.ask_for_session(slot);
-        }
-        if let Some(slot) = slot(POINTED) {
-            self.ask_for_pointed(slot);
-        }
-        if let Some(slot) = slot(BYTES) {
-            self.ask_for_bytes(slot);
+        if let Some(slot) = rest.get(AHEAD - 1).and_then(slot_of) {
+            self.sessions.prefetch(slot);
         }
     }
 
+    /// The same for the acknowledgements of a packet, of which the one at `at` is taken now.
     #[inline]
-    fn ask_for_session(&self, slot: u32) {
-        self.sessions.prefetch(slot);
-    }
-
-    #[inline]
-    fn ask_for_pointed(&self, slot: u32) {
-        self.sessions.at(slot).inspect(|session| session.prefetch_pointed());
-    }
-
-    #[inline]
-    fn ask_for_bytes(&self, slot: u32) {
-        self.sessions.at(slot).inspect(|session| session.prefetch_bytes());
+    pub(super) fn look_ahead_in(&self, list: &[Acknowledgement], at: usize) {
+        if let Some(one) = list.get(at + AHEAD) {
+            self.sessions.prefetch(SessionId::from_u64(one.session.get()).slot);
+        }
     }
 }
 

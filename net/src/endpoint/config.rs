@@ -37,7 +37,7 @@ pub struct EndpointConfig {
     /// wait until others are complete, and one session has a quarter of it at most. Sessions that have not finished a long message yet, or let
     /// one stand still, share half of it. Default 512 MiB, at least one message.
     pub reassembly_bytes: usize,
-    /// Bytes of data in flight in a session and direction. Default 512 KiB.
+    /// Bytes of data in flight in a session and direction, up to 512 MiB. Default 512 KiB.
     pub window: usize,
     /// Longest that an acknowledgement waits for a packet to ride on, 50 us to 10 ms. Default 100 us.
     pub ack_delay: Duration,

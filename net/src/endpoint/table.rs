@@ -9,9 +9,15 @@ use crate::port::Address;
 use crate::session::Session;
 use crate::sync::prefetch;
 
+/// Sessions that lie together. A chunk never moves, so that growing copies none, and has no room that is not used by the next ones.
+const CHUNK: usize = 16;
+
 pub(super) struct Table {
     limit: usize,
-    entries: Vec<Entry>,
+    /// The generation of each slot.
+    generations: Vec<u32>,
+    /// The sessions in the slots, [`CHUNK`] by [`CHUNK`]: the whole path from a packet to its session is an index.
+    chunks: Vec<Box<[Option<Session>; CHUNK]>>,
     free: Vec<u32>,
     /// Established sessions, by the peer's address and the id that the peer gave the session.
     by_remote: HashMap<(Address, u64), u32>,
@@ -28,11 +34,6 @@ struct Peer {
     incarnation: u64,
 }
 
-struct Entry {
-    generation: u32,
-    session: Option<Box<Session>>,
-}
-
 impl std::fmt::Debug for Table {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.iter()).finish()
@@ -41,7 +42,16 @@ impl std::fmt::Debug for Table {
 
 impl Table {
     pub(super) fn new(limit: usize, random: fastrand::Rng) -> Table {
-        Table { limit, entries: Vec::new(), free: Vec::new(), by_remote: HashMap::new(), by_peer: HashMap::new(), random, len: 0 }
+        Table {
+            limit,
+            generations: Vec::new(),
+            chunks: Vec::new(),
+            free: Vec::new(),
+            by_remote: HashMap::new(),
+            by_peer: HashMap::new(),
+            random,
+            len: 0,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -49,7 +59,7 @@ impl Table {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Session> {
-        self.entries.iter().filter_map(|entry| entry.session.as_deref())
+        self.chunks.iter().flat_map(|chunk| chunk.iter()).flatten()
     }
 
     /// An unused id, for [`Table::fill`]; `None` when the table is full. Generations start at random, so that nobody guesses them.
@@ -58,10 +68,14 @@ impl Table {
             return None;
         }
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry { generation: self.random.u32(1..), session: None });
-            self.entries.len() as u32 - 1
+            if self.generations.len() == self.chunks.len() * CHUNK {
+                let chunk: Box<[Option<Session>]> = std::iter::repeat_with(|| None).take(CHUNK).collect();
+                self.chunks.push(chunk.try_into().expect("it is as long as a chunk"));
+            }
+            self.generations.push(self.random.u32(1..));
+            self.generations.len() as u32 - 1
         });
-        Some(SessionId { slot, generation: self.entries[slot as usize].generation })
+        Some(SessionId { slot, generation: self.generations[slot as usize] })
     }
 
     /// Puts a session to its reserved id.
@@ -70,7 +84,7 @@ impl Table {
         if session.remote != 0 {
             self.by_remote.insert((session.peer, session.remote), id.slot);
         }
-        self.entries[id.slot as usize].session = Some(Box::new(session));
+        *self.place(id.slot).expect("it was reserved") = Some(session);
         self.len += 1;
     }
 
@@ -84,25 +98,34 @@ impl Table {
 
     #[inline]
     pub(super) fn get(&self, id: SessionId) -> Option<&Session> {
-        let entry = self.entries.get(id.slot as usize)?;
-        if entry.generation == id.generation { entry.session.as_deref() } else { None }
+        if self.is_current(id) { self.at(id.slot) } else { None }
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
-        let entry = self.entries.get_mut(id.slot as usize)?;
-        if entry.generation == id.generation { entry.session.as_deref_mut() } else { None }
+        if self.is_current(id) { self.at_mut(id.slot) } else { None }
     }
 
     #[inline]
     pub(super) fn at_mut(&mut self, slot: u32) -> Option<&mut Session> {
-        self.entries.get_mut(slot as usize)?.session.as_deref_mut()
+        self.place(slot)?.as_mut()
+    }
+
+    #[inline]
+    fn is_current(&self, id: SessionId) -> bool {
+        self.generations.get(id.slot as usize) == Some(&id.generation)
+    }
+
+    #[inline]
+    fn place(&mut self, slot: u32) -> Option<&mut Option<Session>> {
+        let slot = slot as usize;
+        Some(&mut self.chunks.get_mut(slot / CHUNK)?[slot % CHUNK])
     }
 
     /// The session that `peer` knows by this id of its own.
     pub(super) fn by_remote(&self, peer: Address, remote: u64) -> Option<SessionId> {
         let slot = *self.by_remote.get(&(peer, remote))?;
-        self.entries[slot as usize].session.as_ref().map(|session| session.id)
+        self.at(slot).map(|session| session.id)
     }
 
     /// The sessions with an address.
@@ -126,25 +149,38 @@ impl Table {
         }
     }
 
-    /// Asks for a session's memory, which is not looked at yet.
+    /// Asks for what a message needs of a session's memory, which is not looked at yet.
     #[inline]
     pub(super) fn prefetch(&self, slot: u32) {
-        if let Some(session) = self.at(slot) {
-            prefetch::value(session);
+        self.prefetch_some(slot, Session::BUSY);
+    }
+
+    /// The same for an acknowledgement.
+    #[inline]
+    pub(super) fn prefetch_front(&self, slot: u32) {
+        self.prefetch_some(slot, Session::FRONT);
+    }
+
+    #[inline(always)]
+    fn prefetch_some(&self, slot: u32, len: usize) {
+        let slot = slot as usize;
+        if let Some(chunk) = self.chunks.get(slot / CHUNK) {
+            prefetch::bytes(std::ptr::from_ref(&chunk[slot % CHUNK]).cast(), len);
         }
     }
 
     #[inline]
     pub(super) fn at(&self, slot: u32) -> Option<&Session> {
-        self.entries.get(slot as usize)?.session.as_deref()
+        let slot = slot as usize;
+        self.chunks.get(slot / CHUNK)?[slot % CHUNK].as_ref()
     }
 
     /// Takes a session out; its id is never valid again.
-    pub(super) fn remove(&mut self, slot: u32) -> Option<Box<Session>> {
-        let entry = self.entries.get_mut(slot as usize)?;
-        let session = entry.session.take()?;
+    pub(super) fn remove(&mut self, slot: u32) -> Option<Session> {
+        let session = self.place(slot)?.take()?;
         // By a step that the peer of the last session can't guess.
-        entry.generation = entry.generation.wrapping_add(self.random.u32(1..1 << 16)).max(1);
+        let generation = &mut self.generations[slot as usize];
+        *generation = generation.wrapping_add(self.random.u32(1..1 << 16)).max(1);
         self.free.push(slot);
         self.len -= 1;
         if session.remote != 0 && self.by_remote.get(&(session.peer, session.remote)) == Some(&slot) {
@@ -160,11 +196,12 @@ impl Table {
     }
 
     /// Takes all sessions out.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Box<Session>> + use<> {
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Session> + use<> {
         self.by_remote.clear();
         self.by_peer.clear();
         self.len = 0;
-        std::mem::take(&mut self.entries).into_iter().filter_map(|entry| entry.session)
+        self.generations.clear();
+        std::mem::take(&mut self.chunks).into_iter().flat_map(|chunk| *chunk).flatten()
     }
 }
 

@@ -10,20 +10,25 @@ use crate::timer::Wheel;
 
 /// In nanoseconds. A time-out that is shorter than that (a peer that holds back acknowledgements for less than usual) is noticed so late.
 const LOOK: u64 = 200_000;
-/// Sessions are asked for so many looks ahead.
-const AHEAD: usize = 8;
 
 pub(super) struct Timers {
     wheel: Wheel,
-    /// Sessions with something under way.
+    /// Sessions that had something under way.
     watched: Lineup,
+    /// What is known of each slot: [`WATCHED`], [`UNDER_WAY`]. A look at a session where nothing is under way any more ends here.
+    known: Vec<u8>,
     fired: Vec<u32>,
 }
+
+/// It stands in the line of those that are looked at.
+const WATCHED: u8 = 1;
+/// Its session had something under way when it was seen last.
+const UNDER_WAY: u8 = 2;
 
 impl Timers {
     /// Timers that begin at `now`.
     pub(super) fn new(now: Time) -> Timers {
-        let mut timers = Timers { wheel: Wheel::new(), watched: Lineup::new(), fired: Vec::new() };
+        let mut timers = Timers { wheel: Wheel::new(), watched: Lineup::new(), known: Vec::new(), fired: Vec::new() };
         timers.wheel.expire(now, &mut timers.fired);
         timers
     }
@@ -34,14 +39,50 @@ impl Timers {
         if session.is_hasty() {
             return self.set_exactly(session, shared);
         }
-        if !session.watched && session.has_under_way() {
-            session.watched = true;
-            self.watched.add(session.id.slot, now.plus_nanos(LOOK));
+        if session.has_under_way() {
+            self.sent(session, now);
+        } else {
+            self.acknowledged(session);
         }
         // One that is set too early costs one look; moving it each time would cost more.
         let due = session.patience(shared);
         if due < session.armed {
             self.arm(session, due);
+        }
+    }
+
+    /// A session sent something: it must be looked at.
+    #[inline(always)]
+    pub(super) fn sent(&mut self, session: &Session, now: Time) {
+        if self.known.get(session.id.slot as usize) != Some(&(WATCHED | UNDER_WAY)) {
+            self.see(session, now);
+        }
+    }
+
+    /// Takes note of whether a session has something under way, and sees to it that it is looked at then.
+    pub(super) fn see(&mut self, session: &Session, now: Time) {
+        let slot = session.id.slot as usize;
+        if slot >= self.known.len() {
+            self.known.resize(slot + 1, 0);
+        }
+        let known = &mut self.known[slot];
+        if !session.has_under_way() {
+            *known &= !UNDER_WAY;
+            return;
+        }
+        if *known & WATCHED == 0 {
+            self.watched.add(session.id.slot, now.plus_nanos(LOOK));
+        }
+        *known = WATCHED | UNDER_WAY;
+    }
+
+    /// A session's acknowledgement has come.
+    #[inline(always)]
+    pub(super) fn acknowledged(&mut self, session: &Session) {
+        if !session.has_under_way()
+            && let Some(known) = self.known.get_mut(session.id.slot as usize)
+        {
+            *known &= !UNDER_WAY;
         }
     }
 
@@ -88,17 +129,22 @@ impl Timers {
         self.fired = list;
     }
 
-    /// The next slot whose session must be looked at now, and one to be looked at some time later.
+    /// The next slot whose session must be looked at now, because something was under way when it was seen last.
     #[inline]
-    pub(super) fn take_watched(&mut self, now: Time) -> Option<(u32, Option<u32>)> {
-        let (_, slot) = self.watched.take(now)?;
-        Some((slot, self.watched.ahead(AHEAD)))
+    pub(super) fn take_watched(&mut self, now: Time) -> Option<u32> {
+        while let Some((_, slot)) = self.watched.take(now) {
+            let Some(known) = self.known.get_mut(slot as usize) else { continue };
+            *known &= !WATCHED;
+            if *known & UNDER_WAY != 0 {
+                return Some(slot);
+            }
+        }
+        None
     }
 
     /// A session was looked at. `true`: it is time. Else it gets a timer, if it has something under way.
     #[inline]
     pub(super) fn looked_at(&mut self, session: &mut Session, now: Time, shared: &Shared) -> bool {
-        session.watched = false;
         if !session.has_under_way() {
             return false;
         }

@@ -23,6 +23,9 @@ pub(crate) fn least_beside_small(segmentation: bool) -> usize {
     if segmentation { 16 << 10 } else { 8 << 10 }
 }
 
+/// Bytes in flight at most, whatever is asked for: sums of them fit into a word of 32 bits.
+const LARGEST: usize = 1 << 29;
+
 /// A fixed window, for paths whose delay says nothing (loopback, rings, simulated and software devices). It yields to loss only: halved at
 /// most once a round trip, and grown back by a packet each window.
 ///
@@ -31,12 +34,12 @@ pub(crate) fn least_beside_small(segmentation: bool) -> usize {
 /// shrinks while round trips take more than twice the shortest, and grows while they do not.
 #[derive(Debug)]
 pub(crate) struct Window {
-    limit: usize,
-    window: usize,
-    packet: usize,
-    acknowledged: usize,
-    beside_small: usize,
-    least_beside_small: usize,
+    limit: u32,
+    window: u32,
+    packet: u32,
+    acknowledged: u32,
+    beside_small: u32,
+    least_beside_small: u32,
     /// When `beside_small` shrank last.
     shrunk: u64,
     /// Losses of packets sent before this belong to a loss that was reacted to.
@@ -46,6 +49,7 @@ pub(crate) struct Window {
 impl Window {
     /// A window of `limit` bytes, for packets of up to `packet` bytes, and of `beside_small` bytes at least for long messages beside small ones.
     pub(crate) fn new(limit: usize, packet: usize, beside_small: usize) -> Window {
+        let [limit, packet, beside_small] = [limit, packet, beside_small].map(|bytes| bytes.min(LARGEST) as u32);
         let limit = limit.max(4 * packet);
         let least = beside_small.max(4 * packet).min(limit);
         Window {
@@ -64,13 +68,13 @@ impl Window {
 impl Congestion for Window {
     #[inline]
     fn window(&self) -> usize {
-        self.window
+        self.window as usize
     }
 
     #[inline]
     fn acknowledged(&mut self, bytes: usize) {
         if self.window < self.limit {
-            self.acknowledged += bytes;
+            self.acknowledged = self.acknowledged.saturating_add(bytes as u32);
             if self.acknowledged >= self.window {
                 self.acknowledged = 0;
                 self.window = (self.window + 4 * self.packet).min(self.limit);
@@ -80,12 +84,12 @@ impl Congestion for Window {
 
     #[inline]
     fn beside_small(&self) -> usize {
-        self.beside_small
+        self.beside_small as usize
     }
 
     fn delayed(&mut self, latest: u64, minimum: u64, bytes: usize, now: u64) {
         if latest <= 2 * minimum + SLACK.min(minimum) {
-            self.beside_small = (self.beside_small + bytes / 8).min(self.limit);
+            self.beside_small = (self.beside_small + bytes as u32 / 8).min(self.limit);
         } else if now >= self.shrunk + latest {
             self.shrunk = now;
             self.beside_small = (self.beside_small - self.beside_small / 4).max(self.least_beside_small);

@@ -1,27 +1,30 @@
 //! Messages on their way in: each is put together on its own and delivered at most once, so that a lost or large one holds up no other.
 
+mod places;
+
 use bytes::Bytes;
 
+use self::places::Places;
 use super::bits::Bits;
 use super::buffers::{Buffer, Buffers};
 use super::outgoing::Unscheduled;
 use crate::class::Class;
 use crate::clock::Time;
 use crate::endpoint::CONTROL_SLOTS;
-use crate::sync::prefetch;
 use crate::wire::{Fragment, WireError};
 
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Incoming {
+    /// Bytes of a message of one packet at most.
+    longest_whole: usize,
+    slots: Places,
     /// Bytes of payload in each data packet but a message's last.
     fragment: usize,
     /// Slots that the peer may use, the control ones included.
     limit: u16,
     max_message: u32,
-    /// Bytes of a message of one packet at most.
-    longest_whole: usize,
     unscheduled: u32,
-    slots: Vec<Slot>,
     partial: usize,
     /// Bytes of its incomplete messages.
     held: usize,
@@ -155,6 +158,9 @@ impl Need {
 }
 
 impl Incoming {
+    /// So many bytes from the front are needed for every message: its length is looked at, and its place.
+    pub(crate) const BUSY: usize = size_of::<usize>() + size_of::<Slot>();
+
     pub(crate) fn new(fragment: usize, slots: u16, max_message: u32, unscheduled: u32) -> Incoming {
         Incoming {
             fragment,
@@ -162,7 +168,7 @@ impl Incoming {
             max_message,
             longest_whole: fragment.min(max_message as usize),
             unscheduled,
-            slots: Vec::new(),
+            slots: Places::default(),
             partial: 0,
             held: 0,
             trust: Trust { owed: 1, ..Trust::default() },
@@ -173,14 +179,6 @@ impl Incoming {
     pub(crate) fn establish(&mut self, fragment: usize) {
         self.fragment = fragment;
         self.longest_whole = fragment.min(self.max_message as usize);
-    }
-
-    /// Asks for the memory of the slot that a peer uses first.
-    #[inline]
-    pub(crate) fn prefetch(&self) {
-        if let Some(slot) = self.slots.get(usize::from(CONTROL_SLOTS)) {
-            prefetch::value(slot);
-        }
     }
 
     /// Takes a whole message of one packet.
@@ -242,10 +240,7 @@ impl Incoming {
             _ => return Err(WireError::Field("class")),
         };
         let at = usize::from(number);
-        if at >= self.slots.len() {
-            self.slots.resize_with(at + 1, Slot::default);
-        }
-        let slot = &mut self.slots[at];
+        let slot = self.slots.make(at);
         let ahead = header.sequence.get().wrapping_sub(slot.sequence) as i32;
         if ahead <= 0 {
             match slot.state {
@@ -423,7 +418,7 @@ impl Incoming {
 
     /// Gives all memory back.
     pub(crate) fn clear(&mut self, budget: &mut Budget) {
-        for at in 0..self.slots.len() {
+        for at in self.slots.numbers() {
             self.discard(at, budget);
         }
     }

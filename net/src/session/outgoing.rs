@@ -8,11 +8,9 @@ mod message;
 mod picking;
 mod slots;
 
-use std::collections::VecDeque;
-
 use zerocopy::little_endian::{U16, U32};
 
-use self::lists::OnDemand;
+use self::lists::{ControlSlots, OnDemand};
 use self::slots::{Slot, Slots, Waiting};
 use super::bundle;
 use super::recovery::Part;
@@ -21,7 +19,7 @@ use crate::endpoint::{CONTROL_SLOTS, EndpointConfig, MessageId, SendError};
 use crate::wire::{DATA_OVERHEAD, Fragment, Header};
 
 pub(crate) use self::message::{Message, NewMessage, Unacknowledged, Unscheduled};
-pub(crate) use self::slots::Ticket;
+pub(crate) use self::slots::{SpareSlots, Ticket};
 
 /// Every so many picks, the oldest message goes first.
 const OLDEST_SHARE: u32 = 16;
@@ -29,15 +27,13 @@ const OLDEST_SHARE: u32 = 16;
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     /// Bytes of payload in each data packet but a message's last.
-    fragment: usize,
+    fragment: u32,
     /// Bytes of a packet with whole messages at most.
-    longest: usize,
+    longest: u32,
     /// Bytes of a packet with a bundle at most.
-    longest_bundle: usize,
-    control: Slots,
+    longest_bundle: u32,
+    control: ControlSlots,
     data: Slots,
-    /// Control messages with something to send.
-    urgent: VecDeque<Ticket>,
     lists: OnDemand,
     /// Bit n: class n's last long message was the one with least left when it was picked, and none came or grew since: it still is.
     shortest_last: u8,
@@ -46,9 +42,9 @@ pub(crate) struct Outgoing {
     /// Bit n: class n has something to send.
     ready: u8,
     /// Messages that wait for a slot.
-    waiting_count: usize,
+    waiting_count: u32,
     /// Messages bundled with another.
-    bundled: usize,
+    bundled: u32,
     /// Bytes of the messages held.
     bytes: usize,
     next_order: u64,
@@ -60,12 +56,11 @@ pub(crate) struct Outgoing {
 impl Outgoing {
     pub(crate) fn new(fragment: usize, peer_slots: u16) -> Outgoing {
         Outgoing {
-            fragment,
-            longest: DATA_OVERHEAD + fragment,
+            fragment: fragment as u32,
+            longest: (DATA_OVERHEAD + fragment) as u32,
             longest_bundle: 0,
-            control: Slots::new(0, CONTROL_SLOTS),
+            control: ControlSlots::default(),
             data: Slots::new(CONTROL_SLOTS, usable(peer_slots)),
-            urgent: VecDeque::new(),
             lists: OnDemand::default(),
             shortest_last: 0,
             picked_shortest: false,
@@ -81,9 +76,10 @@ impl Outgoing {
 
     /// Takes the peer's limits, known when the handshake is complete. Nothing was sent before.
     pub(crate) fn establish(&mut self, fragment: usize, longest_message: usize, peer_slots: u16, unscheduled: Unscheduled) {
-        self.fragment = fragment;
-        self.longest = DATA_OVERHEAD + fragment.min(longest_message);
-        self.longest_bundle = self.longest.min(DATA_OVERHEAD + bundle::LONGEST);
+        let longest = DATA_OVERHEAD + fragment.min(longest_message);
+        self.fragment = fragment as u32;
+        self.longest = longest as u32;
+        self.longest_bundle = longest.min(DATA_OVERHEAD + bundle::LONGEST) as u32;
         self.data.limit = usable(peer_slots);
         if self.waiting_count == 0 {
             return;
@@ -104,7 +100,7 @@ impl Outgoing {
     pub(crate) fn push_and_emit(&mut self, new: &NewMessage<'_>, packet: &mut [u8]) -> Option<(MessageId, usize, Part)> {
         let total = new.len();
         let end = DATA_OVERHEAD + total;
-        if end > self.longest || self.is_busy() && self.stands_before(new.class) {
+        if end > self.longest as usize || self.is_busy() && self.stands_before(new.class) {
             return None;
         }
         let order = self.next_order;
@@ -118,7 +114,7 @@ impl Outgoing {
     /// Where a packet must end to which messages may be added now: nowhere, if something stands before them.
     #[inline]
     pub(crate) fn longest_bundle(&self) -> usize {
-        if self.is_busy() { 0 } else { self.longest_bundle }
+        if self.is_busy() { 0 } else { self.longest_bundle as usize }
     }
 
     /// Messages with these tokens were bundled with `part`, accepted by [`Outgoing::push_and_emit`] just before: they are in `packet` from
@@ -129,8 +125,14 @@ impl Outgoing {
         slot.join(tokens, &packet[start..]);
         write_header(slot, part.slot, slot.mark(0), &mut packet[Header::LEN..]);
         self.next_order += tokens.len() as u64;
-        self.bundled += tokens.len();
+        self.bundled += tokens.len() as u32;
         self.bytes += packet.len() - start;
+    }
+
+    /// Whether something waits to be sent.
+    #[inline]
+    pub(crate) fn has_something_to_send(&self) -> bool {
+        self.is_busy() || self.has_urgent()
     }
 
     /// Whether anything may stand before a new message.
@@ -149,7 +151,7 @@ impl Outgoing {
     /// The same for a control message: its length, and what it carries.
     #[inline]
     pub(crate) fn push_control_and_emit(&mut self, payload: &[u8], packet: &mut [u8]) -> Option<(usize, Part)> {
-        if self.has_urgent() || payload.len() > self.fragment {
+        if self.has_urgent() || payload.len() > self.fragment() {
             return None;
         }
         let end = DATA_OVERHEAD + payload.len();
@@ -171,7 +173,7 @@ impl Outgoing {
         let Message { class, head, body, token } = message;
         let order = self.next_order;
         let index = class.index();
-        if open && self.lists.waiting[index].is_empty() && total <= self.fragment {
+        if open && self.lists.waiting[index].is_empty() && total <= self.fragment() {
             // The common case: one packet, a slot is free, nothing waits.
             if let Some(number) = self.data.allocate() {
                 self.data.get_mut(number).begin(index as u8, token, order, head, &body);
@@ -181,7 +183,7 @@ impl Outgoing {
                 return Ok(MessageId(order));
             }
         }
-        if self.waiting_count >= config.send_queue || self.bytes > 0 && self.bytes + total > config.send_bytes {
+        if self.waiting_count as usize >= config.send_queue || self.bytes > 0 && self.bytes + total > config.send_bytes {
             return Err(SendError::Full);
         }
         self.next_order += 1;
@@ -198,8 +200,8 @@ impl Outgoing {
 
     /// Accepts a control message: one packet, in slots of its own.
     pub(crate) fn push_control(&mut self, payload: &[u8]) -> Result<(), SendError> {
-        if payload.len() > self.fragment {
-            return Err(SendError::TooLarge { len: payload.len(), limit: self.fragment });
+        if payload.len() > self.fragment() {
+            return Err(SendError::TooLarge { len: payload.len(), limit: self.fragment() });
         }
         let number = self.control.allocate().ok_or(SendError::Full)?;
         self.control.get_mut(number).begin(Fragment::CONTROL, 0, self.next_order, payload, &[]);
@@ -208,28 +210,33 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Asks for the memory of the first slot.
-    #[inline]
-    pub(crate) fn prefetch(&self) {
-        self.data.prefetch();
+    /// Whether there is memory for no message.
+    #[inline(always)]
+    pub(crate) fn has_no_slots(&self) -> bool {
+        self.data.len() == 0
     }
 
-    /// Asks for the bytes of the message there.
-    #[inline]
-    pub(crate) fn prefetch_bytes(&self) {
-        self.data.prefetch_bytes();
+    /// Takes memory for a message, where there is none.
+    pub(crate) fn take_slots(&mut self, slots: SpareSlots) {
+        self.data.take(slots);
+    }
+
+    /// Gives the memory for messages away, if none is under way and there never was more than one at once.
+    pub(crate) fn give_slots(&mut self) -> Option<SpareSlots> {
+        // Lists may still have tickets of messages that are over.
+        if self.is_busy() { None } else { self.data.give() }
     }
 
     /// Whether a control message waits to be sent.
     #[inline]
     pub(crate) fn has_urgent(&self) -> bool {
-        !self.urgent.is_empty()
+        !self.lists.urgent.is_empty()
     }
 
     /// Bytes of payload that a packet holds.
     #[inline]
     pub(crate) fn fragment(&self) -> usize {
-        self.fragment
+        self.fragment as usize
     }
 
     /// Bytes of the messages held.
@@ -251,12 +258,14 @@ impl Outgoing {
 
     /// Messages that are not acknowledged, control messages included.
     pub(crate) fn len(&self) -> usize {
-        self.waiting_count + self.bundled + self.data.in_use() + self.control.in_use()
+        (self.waiting_count + self.bundled) as usize + self.data.in_use() + self.control.in_use()
     }
 
     /// Writes the next control message's packet after the header's place in `packet`: its length, and what it carries.
     pub(crate) fn emit_urgent(&mut self, packet: &mut [u8]) -> Option<(usize, Part)> {
-        while let Some(ticket) = self.urgent.pop_front() {
+        while self.has_urgent()
+            && let Some(ticket) = self.lists.urgent.pop_front()
+        {
             if let Some((len, part)) = self.emit(ticket, &mut packet[Header::LEN..]) {
                 return Some((Header::LEN + len, part));
             }
@@ -281,7 +290,7 @@ impl Outgoing {
     /// Writes what leaves next of a message to the front of `place`, after its header: its length there, and what it carries.
     #[inline]
     fn emit(&mut self, ticket: Ticket, place: &mut [u8]) -> Option<(usize, Part)> {
-        let fragment_size = self.fragment;
+        let fragment_size = self.fragment();
         let shortest = std::mem::take(&mut self.picked_shortest);
         let slot = self.slots_of(ticket.slot).find(ticket)?;
         slot.listed = false;
@@ -312,7 +321,7 @@ impl Outgoing {
         if place.acknowledged(fragment) {
             // What a window of data has no part in counts no bytes.
             self.bytes -= if slot < CONTROL_SLOTS { 0 } else { place.total as usize };
-            self.bundled -= usize::from(place.count - 1);
+            self.bundled -= u32::from(place.count - 1);
             slots.release(slot);
             if self.waiting_count > 0 {
                 self.place_waiting(unscheduled);
@@ -331,7 +340,7 @@ impl Outgoing {
 
     /// More of a message may be sent.
     pub(crate) fn granted(&mut self, ticket: Ticket, upto: u32) {
-        let fragment = self.fragment;
+        let fragment = self.fragment();
         let Some(slot) = self.slots_of(ticket.slot).find(ticket) else { return };
         slot.granted(upto);
         if slot.is_sendable(fragment) {
@@ -379,7 +388,7 @@ impl Outgoing {
             held.push((waiting.order, Unacknowledged { token: waiting.token, transmitted: false }));
         }
         held.sort_unstable_by_key(|(order, _)| *order);
-        *self = Outgoing::new(self.fragment, self.data.limit);
+        *self = Outgoing::new(self.fragment(), self.data.limit);
         held.into_iter().map(|(_, message)| message).collect()
     }
 
@@ -391,11 +400,12 @@ impl Outgoing {
             self.waiting_count += 1;
             return false;
         };
+        let fragment = self.fragment();
         let slot = self.data.get_mut(number);
-        if waiting.head.len() + waiting.body.len() <= self.fragment {
+        if waiting.head.len() + waiting.body.len() <= fragment {
             slot.begin(index as u8, waiting.token, waiting.order, &waiting.head, &waiting.body);
         } else {
-            slot.begin_long(index as u8, waiting, self.fragment, unscheduled);
+            slot.begin_long(index as u8, waiting, fragment, unscheduled);
         }
         self.list(number);
         true
@@ -405,7 +415,7 @@ impl Outgoing {
     fn release(&mut self, number: u16, unscheduled: Unscheduled) {
         let slot = self.data.get(number);
         self.bytes -= slot.total as usize;
-        self.bundled -= usize::from(slot.count - 1);
+        self.bundled -= u32::from(slot.count - 1);
         self.data.release(number);
         self.place_waiting(unscheduled);
     }

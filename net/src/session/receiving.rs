@@ -241,7 +241,11 @@ impl Session {
                 self.window.delayed(rtt.latest(), rtt.minimum(), progress.bytes, now.as_nanos());
             }
             self.account(shared);
-            self.pace.acknowledged(progress.bytes, self.held, now);
+            if self.paced {
+                self.pace.acknowledged(progress.bytes, self.held, now);
+                self.paced = self.held > 0;
+            }
+            self.give_back(&mut shared.spare);
         }
         if let Some(sent) = progress.lost_sent {
             shared.counters.lost += progress.lost;
@@ -350,7 +354,7 @@ fn body(mut frame: Frame, copy_out: bool) -> Payload {
 #[inline(always)]
 pub(super) fn settle(
     outgoing: &mut Outgoing,
-    items: &mut SmallVec<[Item; 2]>,
+    items: &mut Vec<Item>,
     unscheduled: Unscheduled,
     verdict: Verdict,
     content: Content<'_>,

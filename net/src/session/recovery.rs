@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 
 use super::rtt::Rtt;
 use crate::clock::Time;
-use crate::sync::prefetch;
 use crate::wire::{Item, expand_number};
 
 /// A packet is lost when one sent this much later is acknowledged (RFC 9002's `kPacketThreshold`).
@@ -56,7 +55,7 @@ enum Status {
 }
 
 impl Sent {
-    fn content<'a>(&self, items: &'a VecDeque<(u64, Items)>) -> Content<'a> {
+    fn content<'a>(&self, items: &'a [(u64, Items)]) -> Content<'a> {
         if self.is_items {
             let kept = items.iter().find(|(number, _)| *number == self.number);
             return Content::Items(kept.map_or(&[], |(_, items)| items));
@@ -64,6 +63,10 @@ impl Sent {
         Content::Data(Part { slot: self.slot, sequence: self.sequence, fragment: self.fragment })
     }
 }
+
+/// Memory for packets in flight.
+#[derive(Debug)]
+pub(crate) struct Flight(VecDeque<Sent>);
 
 /// The items of one packet.
 pub(crate) type Items = SmallVec<[Item; 1]>;
@@ -80,7 +83,7 @@ pub(crate) struct Recovery {
     pub(crate) rtt: Rtt,
     sent: VecDeque<Sent>,
     /// The items of packets in flight, by packet number.
-    items: VecDeque<(u64, Items)>,
+    items: Vec<(u64, Items)>,
     next_number: u64,
     largest_acked: u64,
     /// The last acknowledgement's fields: most packets repeat it.
@@ -109,7 +112,7 @@ impl Recovery {
         Recovery {
             rtt: Rtt::default(),
             sent: VecDeque::new(),
-            items: VecDeque::new(),
+            items: Vec::new(),
             next_number: 1,
             largest_acked: 0,
             last_ack: (0, Below::default()),
@@ -128,11 +131,17 @@ impl Recovery {
         number
     }
 
-    /// Asks for the memory of the packets in flight.
-    #[inline]
-    pub(crate) fn prefetch(&self) {
-        // Its capacity is small, as long as few packets were ever in flight, and the next one may come to any place of it.
-        prefetch::bytes(self.sent.as_slices().0.as_ptr().cast(), size_of::<Sent>() * self.sent.capacity().min(4));
+    /// Takes memory for packets in flight, if there are none.
+    pub(crate) fn take_flight(&mut self, flight: Flight) {
+        if self.sent.is_empty() {
+            self.sent = flight.0;
+        }
+    }
+
+    /// Gives the memory for packets in flight away, of which there are none.
+    pub(crate) fn give_flight(&mut self) -> Flight {
+        debug_assert!(self.sent.is_empty());
+        Flight(std::mem::take(&mut self.sent))
     }
 
     /// Whether the low half of a packet number is one that was used lately.
@@ -171,7 +180,7 @@ impl Recovery {
         self.sent(number, now, 0, Part { slot: 0, sequence: 0, fragment: 0 });
         if let Some(sent) = self.sent.back_mut() {
             sent.is_items = true;
-            self.items.push_back((number, items));
+            self.items.push((number, items));
         }
     }
 
@@ -294,9 +303,8 @@ impl Recovery {
             self.sent.pop_front();
         }
         let first = self.sent.front().map_or(u64::MAX, |sent| sent.number);
-        while self.items.front().is_some_and(|(number, _)| *number < first) {
-            self.items.pop_front();
-        }
+        let over = self.items.iter().take_while(|(number, _)| *number < first).count();
+        self.items.drain(..over);
     }
 
     /// Takes what is in flight of a message out of account.

@@ -32,8 +32,12 @@ impl Session {
         } else {
             shared.saw_long();
         }
+        self.borrow(&mut shared.spare);
         let id = self.outgoing.push(message, self.limits.unscheduled, open, &shared.config)?;
-        self.pace.begin(self.held, len, now);
+        if len > self.outgoing.fragment() {
+            self.pace.begin(self.held, len, now);
+            self.paced = true;
+        }
         self.account(shared);
         Ok(id)
     }
@@ -75,6 +79,7 @@ impl Session {
         if !self.may_send_now(shared) {
             return None;
         }
+        self.borrow(&mut shared.spare);
         let buffer = frame.buffer_mut();
         let (id, len, part) = self.outgoing.push_and_emit(new, buffer)?;
         let number = self.emit_header(now, Kind::Data, buffer);
@@ -137,6 +142,12 @@ impl Session {
             self.items.push(Item::abandon(ticket.slot, ticket.sequence));
         }
         self.account(shared);
+    }
+
+    /// Whether an acknowledgement changed more than what is held: something may leave, or seems lost.
+    #[inline]
+    pub(crate) fn is_stirred(&self) -> bool {
+        !self.items.is_empty() || self.outgoing.has_something_to_send() || self.is_hasty()
     }
 
     /// Whether something must leave ahead of all data.

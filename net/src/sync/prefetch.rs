@@ -6,18 +6,6 @@
 /// Bytes that are fetched together.
 const LINE: usize = 64;
 
-/// Asks for the memory of a value, all of it.
-#[inline(always)]
-pub(crate) fn value<T>(value: &T) {
-    bytes(std::ptr::from_ref(value).cast(), size_of::<T>());
-}
-
-/// Asks for the first `most` values of a slice.
-#[inline(always)]
-pub(crate) fn first<T>(values: &[T], most: usize) {
-    bytes(values.as_ptr().cast(), size_of::<T>() * values.len().min(most));
-}
-
 /// Asks for the lines that hold `len` bytes from `start` on. Nothing is read: no address is wrong, only useless.
 #[inline(always)]
 pub(crate) fn bytes(start: *const u8, len: usize) {
@@ -50,9 +38,8 @@ mod tests {
     #[test]
     fn any_address_may_be_asked_for_and_nothing_changes() {
         let values = [7u64; 100];
-        value(&values);
-        first(&values, 1000);
-        first::<u64>(&[], 1);
+        bytes(values.as_ptr().cast(), size_of_val(&values));
+        bytes(values.as_ptr().cast(), 0);
         bytes(std::ptr::null(), 1000);
         bytes(std::ptr::without_provenance(usize::MAX), 1000);
         assert_eq!(values, [7; 100]);

@@ -4,11 +4,14 @@
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 
-use super::slots::{Ticket, Waiting};
+use super::slots::{Slots, Ticket, Waiting};
 use crate::class::Class;
+use crate::endpoint::CONTROL_SLOTS;
 
 #[derive(Debug)]
 pub(super) struct Lists {
+    /// Control messages with something to send.
+    pub(super) urgent: VecDeque<Ticket>,
     /// Single-packet messages with something to send, by class.
     pub(super) small: [VecDeque<Ticket>; Class::COUNT],
     /// Longer messages with something to send, by class.
@@ -23,6 +26,7 @@ const EMPTY: &Lists = &Lists::new();
 impl Lists {
     const fn new() -> Lists {
         Lists {
+            urgent: VecDeque::new(),
             small: [const { VecDeque::new() }; Class::COUNT],
             large: [const { Vec::new() }; Class::COUNT],
             waiting: [const { VecDeque::new() }; Class::COUNT],
@@ -47,6 +51,29 @@ impl DerefMut for OnDemand {
     #[inline]
     fn deref_mut(&mut self) -> &mut Lists {
         self.0.get_or_insert_with(|| Box::new(Lists::new()))
+    }
+}
+
+/// The slots of control messages, of which most sessions never send one.
+#[derive(Debug, Default)]
+pub(super) struct ControlSlots(Option<Box<Slots>>);
+
+/// What stands for slots that there are not yet.
+static NONE: Slots = Slots::new(0, CONTROL_SLOTS);
+
+impl Deref for ControlSlots {
+    type Target = Slots;
+
+    #[inline]
+    fn deref(&self) -> &Slots {
+        self.0.as_deref().unwrap_or(&NONE)
+    }
+}
+
+impl DerefMut for ControlSlots {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Slots {
+        self.0.get_or_insert_with(|| Box::new(Slots::new(0, CONTROL_SLOTS)))
     }
 }
 

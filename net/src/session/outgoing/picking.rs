@@ -48,7 +48,7 @@ impl Outgoing {
                 return Some((class, ticket));
             }
             let data = &self.data;
-            let remaining = |(_, ticket): &(usize, &Ticket)| data.get(ticket.slot).remaining(self.fragment);
+            let remaining = |(_, ticket): &(usize, &Ticket)| data.get(ticket.slot).remaining(self.fragment());
             if let Some((at, _)) = self.lists.large[class].iter().enumerate().min_by_key(remaining) {
                 self.picked_shortest = true;
                 return Some((class, self.lists.large[class].swap_remove(at)));
@@ -104,7 +104,7 @@ impl Outgoing {
         let ticket = Ticket { slot: number, sequence: slot.sequence };
         let (class, is_long) = (slot.class, slot.long.is_some());
         if number < CONTROL_SLOTS {
-            self.urgent.push_back(ticket);
+            self.lists.urgent.push_back(ticket);
             return;
         }
         self.ready |= 1 << class;

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use super::super::bits::Bits;
 use super::Unscheduled;
 use crate::payload::Payload;
-use crate::sync::prefetch;
 use crate::wire::Fragment;
 
 /// The buffer of a message longer than this is given back when that is done.
@@ -24,6 +23,15 @@ pub(crate) struct Ticket {
 pub(super) struct Slots {
     first: u16,
     pub(super) limit: u16,
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+    /// The sequence number of the first slot, while there are none.
+    sequence: u32,
+}
+
+/// Memory for one message: a slot, which is free.
+#[derive(Debug)]
+pub(crate) struct SpareSlots {
     slots: Vec<Slot>,
     free: Vec<u16>,
 }
@@ -92,8 +100,8 @@ pub(super) struct Long {
 }
 
 impl Slots {
-    pub(super) fn new(first: u16, limit: u16) -> Slots {
-        Slots { first, limit, slots: Vec::new(), free: Vec::new() }
+    pub(super) const fn new(first: u16, limit: u16) -> Slots {
+        Slots { first, limit, slots: Vec::new(), free: Vec::new(), sequence: 0 }
     }
 
     #[inline(always)]
@@ -109,24 +117,28 @@ impl Slots {
             // Most sessions never need more than one at a time.
             self.slots.reserve_exact(1);
         }
-        self.slots.push(Slot::default());
+        // The numbers of one that was given away go on.
+        let sequence = if used == 0 { self.sequence } else { 0 };
+        self.slots.push(Slot { sequence, ..Slot::default() });
         Some(self.first + used)
     }
 
-    /// Asks for the memory of the slot that is used most.
-    #[inline]
-    pub(super) fn prefetch(&self) {
-        prefetch::first(&self.slots, 1);
-        // That is where the number of a slot is put when its message ends.
-        prefetch::bytes(self.free.as_ptr().cast(), size_of::<u16>() * self.free.capacity().min(1));
+    /// Takes a slot, where there is none.
+    pub(super) fn take(&mut self, spare: SpareSlots) {
+        let SpareSlots { slots, free } = spare;
+        (self.slots, self.free) = (slots, free);
+        if let Some(slot) = self.slots.first_mut() {
+            slot.sequence = self.sequence;
+        }
     }
 
-    /// Asks for the bytes in that slot.
-    #[inline]
-    pub(super) fn prefetch_bytes(&self) {
-        if let Some(slot) = self.slots.first() {
-            prefetch::first(&slot.head, 64);
+    /// Gives the only slot away, if it is free.
+    pub(super) fn give(&mut self) -> Option<SpareSlots> {
+        if self.slots.len() != 1 || self.free.len() != 1 {
+            return None;
         }
+        self.sequence = self.slots[0].sequence;
+        Some(SpareSlots { slots: std::mem::take(&mut self.slots), free: std::mem::take(&mut self.free) })
     }
 
     pub(super) fn in_use(&self) -> usize {
