@@ -18,9 +18,9 @@ pub(crate) trait Congestion {
 pub(super) const SLACK: u64 = 5_000;
 
 /// Bytes in flight beside small messages that are worth having however long the queue is: on a port that sends a burst as one segmented
-/// message, what makes its system call pay; on others a few packets.
+/// message, what makes its system call pay; on others a few packets. Long messages keep a little more than half of their rate then.
 pub(crate) fn least_beside_small(segmentation: bool) -> usize {
-    if segmentation { 16 << 10 } else { 8 << 10 }
+    if segmentation { 18 << 10 } else { 8 << 10 }
 }
 
 /// Bytes in flight at most, whatever is asked for: sums of them fit into a word of 32 bits.
@@ -51,7 +51,7 @@ impl Window {
     pub(crate) fn new(limit: usize, packet: usize, beside_small: usize) -> Window {
         let [limit, packet, beside_small] = [limit, packet, beside_small].map(|bytes| bytes.min(LARGEST) as u32);
         let limit = limit.max(4 * packet);
-        let least = beside_small.max(4 * packet).min(limit);
+        let least = beside_small.max(2 * packet).min(limit);
         Window {
             limit,
             window: limit,
