@@ -1,5 +1,7 @@
 //! What happens to a packet on arrival: malformed ones are counted and dropped, the rest find their session.
 
+use std::vec::Drain;
+
 use super::Endpoint;
 use super::ahead::MANY;
 use super::depart::TOUCHED;
@@ -7,7 +9,7 @@ use super::event::{CloseReason, SessionId};
 use super::late::Late;
 use crate::clock::Time;
 use crate::port::{Address, Datagram, PortError};
-use crate::session::{Acknowledge, Handled};
+use crate::session::{Acknowledge, Handled, PartHead};
 use crate::wire::{Header, Kind, WireError};
 
 impl Endpoint {
@@ -51,7 +53,12 @@ impl Endpoint {
             if many {
                 self.look_ahead(rest.as_slice());
             }
+            let part = if rest.as_slice().is_empty() { None } else { PartHead::of(&datagram.frame) };
+            let peer = datagram.peer;
             self.take_or_count(now, datagram, false);
+            if let Some(part) = part {
+                self.take_following(now, &part, peer, &mut rest);
+            }
         }
         drop(rest);
         self.arrivals = arrivals;
@@ -64,6 +71,25 @@ impl Endpoint {
             self.schedule(slot, now);
         }
         count
+    }
+
+    /// Takes the packets that follow one with a part of a message, as far as there is nothing more to do about them than to keep their bytes.
+    #[inline(never)]
+    fn take_following(&mut self, now: Time, part: &PartHead, peer: Address, rest: &mut Drain<'_, Datagram>) {
+        let id = SessionId::from_u64(part.session());
+        let Some(session) = self.sessions.get_mut(id).filter(|session| session.peer == peer) else { return };
+        let Some(mut following) = session.follow(part) else { return };
+        while let Some(next) = rest.as_slice().first()
+            && following.expects(&next.frame)
+            && next.peer == peer
+            && (self.integrity || Header::verify(&next.frame).is_ok())
+            && following.take(&next.frame)
+        {
+            drop(rest.next());
+        }
+        let (count, bytes) = following.end(now);
+        self.shared.counters.packets_received += u64::from(count);
+        session.followed(count, bytes, now, &mut self.shared);
     }
 
     #[cold]

@@ -75,6 +75,25 @@ impl Received {
         }
     }
 
+    /// Whether the latest packet's number has this low half.
+    #[inline]
+    pub(crate) fn is_latest(&self, low: u32) -> bool {
+        self.largest as u32 == low
+    }
+
+    /// Records the `count` numbers that follow the latest, as [`Received::record`] does one by one.
+    pub(crate) fn record_following(&mut self, count: u32, now: Time, delay: u64) {
+        self.below = self.below.unbounded_shl(count) | !u128::MAX.unbounded_shl(count);
+        self.largest += u64::from(count);
+        self.at = now;
+        self.owed += count;
+        if self.owed >= ACK_EVERY {
+            self.due = Time::ZERO;
+        } else if self.due == Time::NEVER {
+            self.due = now.plus_nanos(delay);
+        }
+    }
+
     /// When the acknowledgement leaves on its own; `NEVER` if none is owed.
     #[inline]
     pub(crate) fn due(&self) -> Time {
@@ -126,6 +145,22 @@ mod tests {
         let (largest, bits, _) = received.acknowledge(Time::from_nanos(60));
         assert_eq!((largest, bits & 0b111), (4, 0b110));
         assert_eq!(received.due(), Time::NEVER);
+    }
+
+    #[test]
+    fn numbers_that_follow_are_recorded_together_as_one_by_one() {
+        for (before, count) in [(0, 1), (1, 31), (5, 32), (40, 64), (3, 127), (3, 128), (3, 200)] {
+            let mut one_by_one = Received::new();
+            one_by_one.record(2 + before, Time::from_nanos(7), true, 100);
+            one_by_one.acknowledge(Time::from_nanos(8));
+            let mut together = Received { ..one_by_one };
+            for number in 1..=u64::from(count) {
+                one_by_one.record(2 + before + number, Time::from_nanos(10), true, 100);
+            }
+            together.record_following(count, Time::from_nanos(10), 100);
+            assert!(together.is_latest(2 + before as u32 + count));
+            assert_eq!(format!("{together:?}"), format!("{one_by_one:?}"), "{count} after {before}");
+        }
     }
 
     proptest! {

@@ -308,7 +308,7 @@ impl Session {
     }
 
     /// There is an incomplete message: it must not stand still.
-    fn watch(&mut self, now: Time, shared: &Shared) {
+    pub(super) fn watch(&mut self, now: Time, shared: &Shared) {
         if self.stall_check == Time::NEVER {
             self.stall_check = now.plus_nanos(shared.quiet);
         }

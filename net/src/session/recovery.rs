@@ -156,6 +156,12 @@ impl Recovery {
         expand_number(low, self.next_number) < self.next_number
     }
 
+    /// Whether a received header's acknowledgement is the one that was taken last.
+    #[inline]
+    pub(crate) fn repeats(&self, largest: u32, below: Below) -> bool {
+        (largest, below) == self.last_ack
+    }
+
     /// Remembers a packet with a fragment. `bytes`: of data, 0 for a control message, which no window limits.
     #[inline]
     pub(crate) fn sent(&mut self, number: u64, now: Time, bytes: usize, part: Part) {

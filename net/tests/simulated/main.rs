@@ -9,6 +9,7 @@ mod behaviour;
 mod bundles;
 mod failure;
 mod flood;
+mod following;
 mod incast;
 mod ledger;
 mod seeds;
