@@ -151,7 +151,9 @@ impl Departures {
             // The first is used first: what leaves together lies together.
             self.transmit_frames.reverse();
         }
-        self.transmit_frames.pop()
+        // Not as an `Option`: looking into that takes the frame apart, and putting it together again waits for it.
+        let last = self.transmit_frames.len().checked_sub(1)?;
+        Some(self.transmit_frames.swap_remove(last))
     }
 
     /// A frame for a packet of this class that may leave at once: nothing more urgent waits, and the port takes packets.
@@ -336,22 +338,35 @@ impl Endpoint {
         let Some(session) = self.sessions.at_mut(slot) else { return true };
         session.ready &= !(DATA << class);
         let mixed = self.shared.is_mixed(now);
-        for _ in 0..TURN {
-            if session.data_class(mixed).is_none_or(|ready| ready > class) {
-                break;
-            }
-            let Some(frame) = self.departures.transmit_frame(self.port.as_mut()) else {
+        let (peer, mut left) = (session.peer, TURN);
+        while left > 0 && session.data_class(mixed).is_some_and(|ready| ready <= class) {
+            let Some(mut frame) = self.departures.transmit_frame(self.port.as_mut()) else {
                 session.ready |= DATA << class;
                 self.departures.data[class].push_front(slot);
                 self.departures.listed |= 1 << class;
                 self.departures.starved = true;
                 return false;
             };
-            if !session.emit_data(now, self.departures.begin(frame, session.peer), mixed) {
-                self.departures.cancel();
+            let Some(mut sending) = session.begin_data(now, mixed) else {
+                self.departures.give_back(frame);
                 break;
+            };
+            loop {
+                if !sending.emit(self.departures.begin(frame, peer)) {
+                    self.departures.cancel();
+                    break;
+                }
+                self.departures.finish();
+                left -= 1;
+                if left == 0 || !sending.goes_on() {
+                    break;
+                }
+                match self.departures.transmit_frame(self.port.as_mut()) {
+                    Some(next) => frame = next,
+                    None => break,
+                }
             }
-            self.departures.finish();
+            sending.end();
         }
         self.schedule(slot, now);
         true

@@ -1,7 +1,7 @@
 //! Messages on their way out: which fragment of which leaves next.
 //!
-//! The schedule is by class, then shortest remaining first (SRPT; Homa, SIGCOMM 2018, section 3.3), with every sixteenth pick given to
-//! the oldest message whatever its class, so that nothing starves.
+//! The schedule is by class, then shortest remaining first (SRPT; Homa, SIGCOMM 2018, section 3.3), with every sixteenth packet given to
+//! the oldest message whatever its class, some at a time, so that nothing starves.
 
 mod lists;
 mod message;
@@ -19,10 +19,11 @@ use crate::endpoint::{CONTROL_SLOTS, EndpointConfig, MessageId, SendError};
 use crate::wire::{DATA_OVERHEAD, Fragment, Header};
 
 pub(crate) use self::message::{Message, NewMessage, Unacknowledged, Unscheduled};
+pub(crate) use self::picking::Picked;
 pub(crate) use self::slots::{SpareSlots, Ticket};
 
-/// Every so many picks, the oldest message goes first.
-const OLDEST_SHARE: u32 = 16;
+/// Of so many packets the first few, a turn of one session, are the oldest message's.
+const OLDEST_AFTER: u32 = 128;
 
 #[derive(Debug)]
 pub(crate) struct Outgoing {
@@ -37,8 +38,6 @@ pub(crate) struct Outgoing {
     lists: OnDemand,
     /// Bit n: class n's last long message was the one with least left when it was picked, and none came or grew since: it still is.
     shortest_last: u8,
-    /// The message picked last had least left in its class.
-    picked_shortest: bool,
     /// Bit n: class n has something to send.
     ready: u8,
     /// Messages that wait for a slot.
@@ -48,7 +47,8 @@ pub(crate) struct Outgoing {
     /// Bytes of the messages held.
     bytes: usize,
     next_order: u64,
-    picks: u32,
+    /// Packets until the oldest message goes first.
+    until_oldest: u32,
     /// Fragments sent again since this was last asked.
     resent: u64,
 }
@@ -63,13 +63,12 @@ impl Outgoing {
             data: Slots::new(CONTROL_SLOTS, usable(peer_slots)),
             lists: OnDemand::default(),
             shortest_last: 0,
-            picked_shortest: false,
             ready: 0,
             waiting_count: 0,
             bundled: 0,
             bytes: 0,
             next_order: 0,
-            picks: 0,
+            until_oldest: OLDEST_AFTER,
             resent: 0,
         }
     }
@@ -263,53 +262,60 @@ impl Outgoing {
 
     /// Writes the next control message's packet after the header's place in `packet`: its length, and what it carries.
     pub(crate) fn emit_urgent(&mut self, packet: &mut [u8]) -> Option<(usize, Part)> {
+        let fragment = self.fragment();
         while self.has_urgent()
             && let Some(ticket) = self.lists.urgent.pop_front()
         {
-            if let Some((len, part)) = self.emit(ticket, &mut packet[Header::LEN..]) {
-                return Some((Header::LEN + len, part));
+            let Some(slot) = self.control.find(ticket) else { continue };
+            slot.listed = false;
+            if let Some((len, part, again)) = emit_next(slot, ticket.slot, fragment, packet) {
+                self.resent += u64::from(again);
+                return Some((len, part));
             }
         }
         None
     }
 
-    /// Writes the next data packet after the header's place in `packet`: its length, and what it carries. `only_small`: not of a message
-    /// of several packets.
+    /// Picks the message of which data leaves next: [`Outgoing::emit_data`] gives its packets, as many as may leave, and then
+    /// [`Outgoing::end_data`] puts it back. `only_small`: not one of several packets.
     #[inline]
-    pub(crate) fn emit_data(&mut self, only_small: bool, packet: &mut [u8]) -> Option<(usize, Part)> {
+    pub(crate) fn begin_data(&mut self, only_small: bool) -> Option<Picked> {
         loop {
-            let (class, ticket) = if only_small { self.pick_small()? } else { self.pick()? };
-            let sent = self.emit(ticket, &mut packet[Header::LEN..]);
-            self.look_ready(class);
-            if let Some((len, part)) = sent {
-                return Some((Header::LEN + len, part));
+            let picked = if only_small { self.pick_small()? } else { self.pick()? };
+            let fragment = self.fragment();
+            if let Some(slot) = self.data.find(picked.ticket) {
+                slot.listed = false;
+                if slot.is_sendable(fragment) {
+                    return Some(Picked { is_long: slot.long.is_some(), ..picked });
+                }
             }
+            self.look_ready(picked.class);
         }
     }
 
-    /// Writes what leaves next of a message to the front of `place`, after its header: its length there, and what it carries.
+    /// Writes the next packet of that message after the header's place in `packet`: its length, and what it carries. `None`: no more may
+    /// leave of it.
     #[inline]
-    fn emit(&mut self, ticket: Ticket, place: &mut [u8]) -> Option<(usize, Part)> {
-        let fragment_size = self.fragment();
-        let shortest = std::mem::take(&mut self.picked_shortest);
-        let slot = self.slots_of(ticket.slot).find(ticket)?;
-        slot.listed = false;
-        let (fragment, again) = slot.take_next(fragment_size)?;
-        slot.transmitted = true;
-        let offset = fragment as usize * fragment_size;
-        let len = fragment_size.min(slot.total as usize - offset);
-        write_header(slot, ticket.slot, slot.mark(offset as u32), place);
-        slot.copy(offset, &mut place[Fragment::LEN..Fragment::LEN + len]);
-        let more = slot.long.is_some() && slot.is_sendable(fragment_size);
-        let class = slot.class;
+    pub(crate) fn emit_data(&mut self, picked: &Picked, packet: &mut [u8]) -> Option<(usize, Part)> {
+        let (number, fragment) = (picked.ticket.slot, self.fragment());
+        let (len, part, again) = emit_next(self.data.get_mut(number), number, fragment, packet)?;
         self.resent += u64::from(again);
-        if more {
+        self.until_oldest = self.until_oldest.saturating_sub(1);
+        Some((len, part))
+    }
+
+    /// Enough was sent of that message for now.
+    #[inline]
+    pub(crate) fn end_data(&mut self, picked: Picked) {
+        let Picked { ticket, class, shortest, is_long } = picked;
+        let fragment = self.fragment();
+        if is_long && self.data.get(ticket.slot).is_sendable(fragment) {
             self.list(ticket.slot);
             if shortest {
                 self.shortest_last |= 1 << class;
             }
         }
-        Some((Fragment::LEN + len, Part { slot: ticket.slot, sequence: ticket.sequence, fragment }))
+        self.look_ready(class);
     }
 
     /// A fragment was acknowledged. When its message is complete the slot is free again.
@@ -458,6 +464,20 @@ fn emit_now(slots: &mut Slots, class: u8, token: u64, order: u64, bytes: [&[u8];
     slot.transmitted = true;
     write_header(slot, number, (0, 0), header);
     Some(Part { slot: number, sequence: slot.sequence, fragment: 0 })
+}
+
+/// Writes what leaves next of the message in a slot after the header's place in `packet`: the packet's length, what it carries, and whether that
+/// left before.
+#[inline(always)]
+fn emit_next(slot: &mut Slot, number: u16, fragment_size: usize, packet: &mut [u8]) -> Option<(usize, Part, bool)> {
+    let (fragment, again) = slot.take_next(fragment_size)?;
+    slot.transmitted = true;
+    let offset = fragment as usize * fragment_size;
+    let len = fragment_size.min(slot.total as usize - offset);
+    write_header(slot, number, slot.mark(offset as u32), &mut packet[Header::LEN..]);
+    let end = DATA_OVERHEAD + len;
+    slot.copy(offset, &mut packet[DATA_OVERHEAD..end]);
+    Some((end, Part { slot: number, sequence: slot.sequence, fragment }, again))
 }
 
 /// Writes a fragment's header, with the shift and the offset that it says, to the front of `place`.

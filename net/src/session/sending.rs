@@ -4,7 +4,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 use super::congestion::Congestion;
-use super::outgoing::{Message, NewMessage};
+use super::outgoing::{Message, NewMessage, Picked};
 use super::recovery::{Items, Part};
 use super::{Farewell, ITEMS_A_PACKET, Session, Shared, State};
 use crate::clock::Time;
@@ -173,11 +173,16 @@ impl Session {
     /// The class index of the data that may leave now. `mixed`: small messages are about.
     #[inline]
     pub(crate) fn data_class(&self, mixed: bool) -> Option<usize> {
-        let closed = matches!(self.state, State::Opening | State::Closed);
-        if closed || self.recovery.in_flight() >= self.window.window() && self.probe_packets == 0 {
+        if matches!(self.state, State::Opening | State::Closed) || !self.may_send_data() {
             return None;
         }
         if self.only_small(mixed) { self.outgoing.most_urgent_small() } else { self.outgoing.most_urgent() }
+    }
+
+    /// Whether the window has room, or a probe is to go beyond it.
+    #[inline]
+    fn may_send_data(&self) -> bool {
+        self.recovery.in_flight() < self.window.window() || self.probe_packets > 0
     }
 
     /// Whether long messages must wait for what is in flight, because small ones would have to wait behind it.
@@ -225,17 +230,13 @@ impl Session {
         })
     }
 
-    /// Builds the next data packet.
+    /// Begins to send data, of one message: [`Session::data_class`] says that there is some.
     #[inline]
-    pub(crate) fn emit_data(&mut self, now: Time, frame: &mut Frame, mixed: bool) -> bool {
-        let only_small = self.only_small(mixed);
-        let buffer = frame.buffer_mut();
-        let Some((len, part)) = self.outgoing.emit_data(only_small, buffer) else { return false };
-        let number = self.emit_header(now, Kind::Data, buffer);
-        self.recovery.sent(number, now, len, part);
-        self.probe_packets = self.probe_packets.saturating_sub(1);
-        frame.set_range(0, len);
-        true
+    pub(crate) fn begin_data(&mut self, now: Time, mixed: bool) -> Option<Sending<'_>> {
+        let picked = self.outgoing.begin_data(self.only_small(mixed))?;
+        // The headers of what leaves now differ in their number alone.
+        let header = self.header(now, Kind::Data);
+        Some(Sending { session: self, picked, header, now, mixed })
     }
 
     /// Makes a close the last packet: the endpoint itself goes away.
@@ -268,16 +269,59 @@ impl Session {
     #[inline]
     fn emit_header(&mut self, now: Time, kind: Kind, buffer: &mut [u8]) -> u64 {
         let number = self.recovery.take_number();
+        let header = Header { number: U32::new(number as u32), ..self.header(now, kind) };
+        header.emit(buffer);
+        number
+    }
+
+    /// The header of a packet that leaves now, without its number. It says what is to be acknowledged: then nothing is owed.
+    #[inline(always)]
+    fn header(&mut self, now: Time, kind: Kind) -> Header {
         let (largest, bits, delay) = self.received.acknowledge(now);
-        let header = Header {
-            number: U32::new(number as u32),
+        Header {
             session: U64::new(self.remote),
             ack_largest: U32::new(largest),
             ack_bits: U64::new(bits),
             ack_delay: delay,
             ..Header::new(kind)
-        };
-        header.emit(buffer);
-        number
+        }
+    }
+}
+
+/// Packets of one message that leave in a row.
+pub(crate) struct Sending<'a> {
+    session: &'a mut Session,
+    picked: Picked,
+    header: Header,
+    now: Time,
+    mixed: bool,
+}
+
+impl Sending<'_> {
+    /// Builds the next packet. `false`: there is none.
+    #[inline]
+    pub(crate) fn emit(&mut self, frame: &mut Frame) -> bool {
+        let session = &mut *self.session;
+        let buffer = frame.buffer_mut();
+        let Some((len, part)) = session.outgoing.emit_data(&self.picked, buffer) else { return false };
+        let number = session.recovery.take_number();
+        self.header.number = U32::new(number as u32);
+        self.header.emit(buffer);
+        session.recovery.sent(number, self.now, len, part);
+        session.probe_packets = session.probe_packets.saturating_sub(1);
+        frame.set_range(0, len);
+        true
+    }
+
+    /// Whether another packet of the message may leave, as far as that is not the message's own affair.
+    #[inline]
+    pub(crate) fn goes_on(&self) -> bool {
+        self.picked.is_long() && self.session.may_send_data() && !self.session.only_small(self.mixed)
+    }
+
+    /// Enough was sent of it for now.
+    #[inline]
+    pub(crate) fn end(self) {
+        self.session.outgoing.end_data(self.picked);
     }
 }

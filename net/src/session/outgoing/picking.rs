@@ -1,9 +1,33 @@
-//! Which message leaves next: by class, then the one with least left, with every so often the oldest.
+//! Which message leaves next: by class, then the one with least left, with every so often the oldest. Several packets of it leave in a row: the
+//! pick is made once for them, and the peer takes them together.
 
 use super::slots::Ticket;
-use super::{OLDEST_SHARE, Outgoing};
+use super::{OLDEST_AFTER, Outgoing};
 use crate::class::Class;
 use crate::endpoint::CONTROL_SLOTS;
+
+/// The message of which data leaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Picked {
+    pub(super) ticket: Ticket,
+    pub(super) class: usize,
+    /// It had least left in its class.
+    pub(super) shortest: bool,
+    /// It is of several packets.
+    pub(super) is_long: bool,
+}
+
+impl Picked {
+    fn new(class: usize, ticket: Ticket) -> Picked {
+        Picked { ticket, class, shortest: false, is_long: false }
+    }
+
+    /// Whether the message is of several packets.
+    #[inline]
+    pub(crate) fn is_long(&self) -> bool {
+        self.is_long
+    }
+}
 
 impl Outgoing {
     /// The most urgent class with something to send.
@@ -25,44 +49,43 @@ impl Outgoing {
         }
     }
 
-    /// Takes the next message off its list, and says which class's. (It is listed again if it has more to send.)
+    /// Takes the next message off its list. (It is listed again if it has more to send.)
     #[inline]
-    pub(super) fn pick(&mut self) -> Option<(usize, Ticket)> {
-        self.picks = self.picks.wrapping_add(1);
-        if self.picks.is_multiple_of(OLDEST_SHARE)
-            && let Some(picked) = self.pick_oldest()
-        {
-            self.shortest_last = 0;
-            return Some(picked);
+    pub(super) fn pick(&mut self) -> Option<Picked> {
+        if self.until_oldest == 0 {
+            self.until_oldest = OLDEST_AFTER;
+            if let Some(picked) = self.pick_oldest() {
+                self.shortest_last = 0;
+                return Some(picked);
+            }
         }
         loop {
             let class = self.most_urgent()?;
             if let Some(ticket) = self.lists.small[class].pop_front() {
-                return Some((class, ticket));
+                return Some(Picked::new(class, ticket));
             }
             if self.shortest_last & 1 << class != 0
                 && let Some(ticket) = self.lists.large[class].pop()
             {
                 self.shortest_last &= !(1 << class);
-                self.picked_shortest = true;
-                return Some((class, ticket));
+                return Some(Picked { shortest: true, ..Picked::new(class, ticket) });
             }
             let data = &self.data;
             let remaining = |(_, ticket): &(usize, &Ticket)| data.get(ticket.slot).remaining(self.fragment());
             if let Some((at, _)) = self.lists.large[class].iter().enumerate().min_by_key(remaining) {
-                self.picked_shortest = true;
-                return Some((class, self.lists.large[class].swap_remove(at)));
+                let ticket = self.lists.large[class].swap_remove(at);
+                return Some(Picked { shortest: true, ..Picked::new(class, ticket) });
             }
             self.look_ready(class);
         }
     }
 
-    pub(super) fn pick_small(&mut self) -> Option<(usize, Ticket)> {
+    pub(super) fn pick_small(&mut self) -> Option<Picked> {
         let class = self.most_urgent_small()?;
-        Some((class, self.lists.small[class].pop_front()?))
+        Some(Picked::new(class, self.lists.small[class].pop_front()?))
     }
 
-    fn pick_oldest(&mut self) -> Option<(usize, Ticket)> {
+    fn pick_oldest(&mut self) -> Option<Picked> {
         let data = &self.data;
         let order = |ticket: &Ticket| data.get(ticket.slot).order;
         let small =
@@ -75,7 +98,7 @@ impl Outgoing {
             None => self.lists.small[class].pop_front()?,
             Some(at) => self.lists.large[class].swap_remove(at),
         };
-        Some((class, ticket))
+        Some(Picked::new(class, ticket))
     }
 
     /// Forgets tickets of messages that were given up, once they are most of a list: while the window is closed nothing else would.
