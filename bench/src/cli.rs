@@ -189,6 +189,9 @@ pub(crate) struct Sessions {
     /// How many are many.
     #[arg(long, default_value = "20000", value_parser = sessions)]
     pub(crate) sessions: usize,
+    /// The path.
+    #[arg(long, value_enum, default_value_t = PortKind::Mem)]
+    pub(crate) port: PortKind,
 }
 
 #[derive(Debug, Args)]

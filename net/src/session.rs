@@ -408,7 +408,7 @@ mod tests {
     /// There may be tens of thousands, and most are only kept: what is rarely used is made when it is.
     #[test]
     fn a_session_is_short() {
-        assert!(size_of::<Option<Session>>() <= 768, "a session takes {} bytes", size_of::<Option<Session>>());
+        assert!(size_of::<Option<Session>>() <= 704, "a session takes {} bytes", size_of::<Option<Session>>());
         const { assert!(Session::BUSY <= 640) }
     }
 }

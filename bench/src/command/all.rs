@@ -9,7 +9,7 @@ use tautline_bench::report::{Report, Sense};
 use crate::cli::All;
 
 /// What is run, with whether it takes `--cores`.
-const COMMANDS: [(&str, bool); 16] = [
+const COMMANDS: [(&str, bool); 17] = [
     ("floor", true),
     ("echo --port udp", true),
     ("echo --port mem", true),
@@ -21,7 +21,8 @@ const COMMANDS: [(&str, bool); 16] = [
     ("bulk --port mem", true),
     ("hol --port udp", true),
     ("hol --port mem", true),
-    ("sessions", true),
+    ("sessions --port mem", true),
+    ("sessions --port udp", true),
     ("abuse", true),
     ("incast", false),
     ("instructions", false),

@@ -15,7 +15,7 @@ use tautline_bench::rate::{measure, median};
 use tautline_bench::report::Report;
 use tautline_bench::rounds;
 
-use crate::cli::Sessions;
+use crate::cli::{PortKind, Sessions};
 
 /// What the many are compared with.
 const FEW: usize = 16;
@@ -35,19 +35,24 @@ pub(crate) fn run(args: &Sessions) -> Result<Report, BenchError> {
     let company = Company::start();
     let count = args.sessions;
     let theirs = clock.clone();
+    const ANY: &str = "udp://127.0.0.1:0";
+    let (server_urls, client_urls) = match args.port {
+        PortKind::Udp => ([ANY; 2], [ANY; 2]),
+        PortKind::Mem => (
+            ["mem://sessions-few-server", "mem://sessions-many-server"],
+            ["mem://sessions-few-client", "mem://sessions-many-client"],
+        ),
+    };
     let (mut duo, servers) = Duo::start(cores.server, move || {
-        let echoes = [("mem://sessions-few-server", FEW), ("mem://sessions-many-server", count)]
+        let [few, many] = [(server_urls[0], FEW), (server_urls[1], count)]
             .map(|(at, sessions)| MessageEcho::with(&url(at), theirs.clone(), config(sessions)));
-        let [few, many] = echoes;
         let (few, many) = (few?, many?);
         let addresses = [few.address(), many.address()];
         Ok((vec![Box::new(few) as Box<dyn Serve>, Box::new(many)], addresses))
     })?;
     pin(cores.client)?;
-    let mut crowds = [
-        Crowd::open(&url("mem://sessions-few-client"), &clock, FEW, WINDOW)?,
-        Crowd::open(&url("mem://sessions-many-client"), &clock, count, WINDOW)?,
-    ];
+    let mut crowds =
+        [Crowd::open(&url(client_urls[0]), &clock, FEW, WINDOW)?, Crowd::open(&url(client_urls[1]), &clock, count, WINDOW)?];
     let connect = |crowd: &mut Crowd, stage: usize, duo: &mut Duo, sessions: usize| {
         duo.during(stage, || {
             crowd.connect(servers[stage], sessions)?;
@@ -77,9 +82,10 @@ pub(crate) fn run(args: &Sessions) -> Result<Report, BenchError> {
     let used = resident();
 
     let mut report = Report::new(
-        format!("sessions --sessions {count}"),
+        format!("sessions --port {} --sessions {count}", args.port.name()),
         format!(
-            "32-byte messages echoed through sessions at random between two endpoints over mem, a core each, {WINDOW} outstanding"
+            "32-byte messages echoed through sessions at random between two endpoints over {}, a core each, {WINDOW} outstanding",
+            args.port.name()
         ),
     );
     report.placed(&kept, cores);

@@ -23,18 +23,20 @@ pub(crate) struct Ticket {
 pub(super) struct Slots {
     first: u16,
     pub(super) limit: u16,
-    slots: Vec<Slot>,
-    free: Vec<u16>,
+    /// The slot that is used next, of those that are free; each of them names the next. [`NONE`] after the last.
+    free: u16,
+    in_use: u16,
     /// The sequence number of the first slot, while there are none.
     sequence: u32,
+    slots: Vec<Slot>,
 }
+
+/// No slot has this number.
+const NONE: u16 = u16::MAX;
 
 /// Memory for one message: a slot, which is free.
 #[derive(Debug)]
-pub(crate) struct SpareSlots {
-    slots: Vec<Slot>,
-    free: Vec<u16>,
-}
+pub(crate) struct SpareSlots(Vec<Slot>);
 
 #[derive(Debug, Default)]
 pub(super) struct Slot {
@@ -43,6 +45,8 @@ pub(super) struct Slot {
     pub(super) sequence: u32,
     pub(super) total: u32,
     pub(super) class: u8,
+    /// The next free one after this, while this is free.
+    next_free: u16,
     active: bool,
     /// It stands in one of the lists of what has something to send.
     pub(super) listed: bool,
@@ -101,13 +105,16 @@ pub(super) struct Long {
 
 impl Slots {
     pub(super) const fn new(first: u16, limit: u16) -> Slots {
-        Slots { first, limit, slots: Vec::new(), free: Vec::new(), sequence: 0 }
+        Slots { first, limit, free: NONE, in_use: 0, sequence: 0, slots: Vec::new() }
     }
 
     #[inline(always)]
     pub(super) fn allocate(&mut self) -> Option<u16> {
-        if let Some(slot) = self.free.pop() {
-            return Some(slot);
+        if self.free != NONE {
+            let number = self.free;
+            self.free = self.get(number).next_free;
+            self.in_use += 1;
+            return Some(number);
         }
         let used = self.slots.len() as u16;
         if used == self.limit {
@@ -120,42 +127,46 @@ impl Slots {
         // The numbers of one that was given away go on.
         let sequence = if used == 0 { self.sequence } else { 0 };
         self.slots.push(Slot { sequence, ..Slot::default() });
+        self.in_use += 1;
         Some(self.first + used)
     }
 
     /// Takes a slot, where there is none.
     pub(super) fn take(&mut self, spare: SpareSlots) {
-        let SpareSlots { slots, free } = spare;
-        (self.slots, self.free) = (slots, free);
+        self.slots = spare.0;
         if let Some(slot) = self.slots.first_mut() {
-            slot.sequence = self.sequence;
+            (slot.sequence, slot.next_free) = (self.sequence, NONE);
+            self.free = self.first;
         }
     }
 
     /// Gives the only slot away, if it is free.
     pub(super) fn give(&mut self) -> Option<SpareSlots> {
-        if self.slots.len() != 1 || self.free.len() != 1 {
+        if self.slots.len() != 1 || self.in_use > 0 {
             return None;
         }
         self.sequence = self.slots[0].sequence;
-        Some(SpareSlots { slots: std::mem::take(&mut self.slots), free: std::mem::take(&mut self.free) })
+        self.free = NONE;
+        Some(SpareSlots(std::mem::take(&mut self.slots)))
     }
 
     pub(super) fn in_use(&self) -> usize {
-        self.slots.len() - self.free.len()
+        usize::from(self.in_use)
     }
 
     #[inline(always)]
     pub(super) fn release(&mut self, number: u16) {
+        let free = std::mem::replace(&mut self.free, number);
+        self.in_use -= 1;
         let slot = self.get_mut(number);
         slot.active = false;
+        slot.next_free = free;
         if slot.long.is_some() {
             slot.long = None;
         }
         if slot.total as usize > KEEP_BUFFER {
             slot.head = Vec::new();
         }
-        self.free.push(number);
     }
 
     pub(super) fn get(&self, number: u16) -> &Slot {
@@ -190,7 +201,7 @@ impl Slots {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.free.len() == self.slots.len()
+        self.in_use == 0
     }
 }
 
