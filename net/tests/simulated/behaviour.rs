@@ -1,9 +1,10 @@
 //! What the protocol does for its users while nothing fails for good.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use tautline_net::class::Class;
-use tautline_net::endpoint::{CloseReason, EndpointConfig, Event, SendError};
+use tautline_net::endpoint::{CloseReason, EndpointConfig, Event, SendError, SessionId};
 use tautline_net::payload::Payload;
 use tautline_net::port::sim::{LinkConfig, SimPortConfig};
 
@@ -48,6 +49,43 @@ fn messages_of_every_size_arrive_once_and_whole_over_a_bad_network() {
     assert_eq!(world.endpoint(1).reassembly_bytes(), 0);
     let counters = world.endpoint(1).counters();
     assert!(counters.malformed > 0 && counters.duplicate_packets > 0, "the network was not bad: {counters:?}");
+}
+
+#[test]
+fn messages_into_many_sessions_arrive_once_and_whole_over_a_bad_network() {
+    const SESSIONS: usize = 300;
+    let config = EndpointConfig { max_sessions_per_peer: SESSIONS, ..EndpointConfig::default() };
+    let mut world = World::new(31, lossy());
+    let (a, b) = (world.host("a", config.clone()), world.host("b", config));
+    let sessions: Vec<SessionId> = (0..SESSIONS).map(|_| world.open(a, b)).collect();
+    let open = |world: &mut World| sessions.iter().all(|session| world.endpoint(a).is_established(*session));
+    assert!(world.run(Duration::from_secs(20), open));
+    let mut random = fastrand::Rng::with_seed(31);
+    let mut received: Vec<(SessionId, u64)> = Vec::new();
+    let mut sent: HashMap<SessionId, Vec<u64>> = HashMap::new();
+    for number in 0..3_000u64 {
+        let session = sessions[random.usize(..SESSIONS)];
+        let body = [&session.as_u64().to_le_bytes()[..], &number.to_le_bytes()].concat();
+        world.send(a, session, Class::Normal, body, 0).unwrap();
+        sent.entry(session).or_default().push(number);
+        if number % 10 == 0 {
+            world.pass(Duration::from_micros(20));
+        }
+    }
+    let at_rest = |world: &mut World| world.endpoint(a).usage().sending == 0;
+    assert!(world.run(Duration::from_secs(20), at_rest), "not everything was acknowledged");
+    for payload in world.messages(b) {
+        let word = |at: usize| u64::from_le_bytes(payload[at..at + 8].try_into().unwrap());
+        received.push((SessionId::from_u64(word(0)), word(8)));
+    }
+    assert_eq!(received.len(), 3_000, "each once");
+    for (session, number) in received {
+        let expected = sent.get_mut(&session).unwrap();
+        let at = expected.iter().position(|known| *known == number).expect("sent there, and not received before");
+        expected.swap_remove(at);
+    }
+    let counters = world.endpoint(a).counters();
+    assert!(counters.lost + counters.probes > 0, "nothing was lost: {counters:?}");
 }
 
 #[test]

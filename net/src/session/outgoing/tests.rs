@@ -98,3 +98,42 @@ fn the_message_with_least_left_goes_first_whatever_came_grew_or_went_meanwhile()
         }
     }
 }
+
+/// Uses the first slot once: the sequence number that its message had.
+fn use_once(outgoing: &mut Outgoing) -> u32 {
+    let number = outgoing.data.allocate().unwrap();
+    let slot = outgoing.data.get_mut(number);
+    slot.begin(0, 0, 0, b"bytes", &[]);
+    let sequence = slot.sequence;
+    outgoing.data.release(number);
+    sequence
+}
+
+#[test]
+fn a_session_s_numbers_go_on_whoever_had_its_memory_meanwhile() {
+    let (mut one, mut other) = (Outgoing::new(1000, 8), Outgoing::new(1000, 8));
+    for sequence in 1..=3 {
+        assert_eq!(use_once(&mut one), sequence);
+    }
+    other.take_slots(one.give_slots().expect("none is in use"));
+    assert!(one.give_slots().is_none() && one.has_no_slots());
+    assert_eq!(use_once(&mut other), 1, "another's numbers are nothing to it");
+    one.take_slots(other.give_slots().expect("none is in use"));
+    assert_eq!(use_once(&mut one), 4);
+    drop(one.give_slots());
+    assert_eq!(use_once(&mut one), 5, "in new memory too");
+    assert_eq!(use_once(&mut other), 2);
+}
+
+#[test]
+fn memory_in_use_or_that_more_than_one_message_needed_is_not_given_away() {
+    let mut outgoing = Outgoing::new(1000, 8);
+    let first = outgoing.data.allocate().unwrap();
+    assert!(outgoing.give_slots().is_none(), "it is in use");
+    let second = outgoing.data.allocate().unwrap();
+    outgoing.data.release(first);
+    outgoing.data.release(second);
+    assert!(outgoing.give_slots().is_none(), "the numbers of two can't be kept");
+    let again: Vec<u16> = (0..8).map(|_| outgoing.data.allocate().unwrap()).collect();
+    assert_eq!((&again[..2], outgoing.data.allocate()), (&[second, first][..], None), "the last that became free is used first");
+}
