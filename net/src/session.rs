@@ -151,6 +151,13 @@ impl Shared {
         now < self.company_until
     }
 
+    /// How long the acknowledgement of a long message's packet may wait, in nanoseconds: not at all while small messages are about, for then the
+    /// sender has few of them in flight and stands still until it comes.
+    #[inline]
+    pub(crate) fn ack_delay_of_part(&self, now: Time) -> u64 {
+        if self.is_mixed(now) { 0 } else { self.ack_delay }
+    }
+
     /// Whether small messages are about.
     #[inline]
     pub(crate) fn is_mixed(&self, now: Time) -> bool {

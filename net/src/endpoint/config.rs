@@ -27,9 +27,10 @@ pub struct EndpointConfig {
     /// Bytes of a message that its sender may send before it is granted more. When many peers begin messages at once, all of that may meet in
     /// one switch's queue: then each is told to send less, so that they send about as much together. Default 16 KiB.
     pub unscheduled: usize,
-    /// How far grants run ahead of what was received at most, a message. They begin at an eighth of it, and run further where the round trip
-    /// at the rate of what arrives needs it. While small messages compete with several peers' long ones, all messages together have a
-    /// sixteenth of it, or more where the path holds more, and less where the path's delay shows a queue. Default 256 KiB.
+    /// How far grants run ahead of what was received at most, a message. That far they run while one peer sends alone; beside others an eighth of
+    /// it, and further where the round trip at the rate of what arrives needs it. While small messages compete with several peers' long ones,
+    /// all messages together have a sixteenth of it, or more where the path holds more, and less where the path's delay shows a queue. Default
+    /// 256 KiB.
     pub grant_window: usize,
     /// Incoming messages that hold grants at once ("overcommitment", Homa section 3.5). Default 2.
     pub overcommit: usize,

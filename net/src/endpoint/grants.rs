@@ -140,8 +140,9 @@ impl Endpoint {
                 // Small steps, so that a sender hands its port no burst that its own small messages would wait behind.
                 (credit, credit, credit / 8)
             } else {
-                // Twice what the path holds, so that the grant for the next byte is there before the last one; half a window at a time.
-                let window = path.saturating_mul(2).clamp(most / 8, most);
+                // Twice what the path holds, so that the grant for the next byte is there before the last one; half a window at a time. One peer
+                // alone queues nothing before us, and keeps its own messages in order: it is asked to wait as rarely as can be.
+                let window = if company { path.saturating_mul(2).clamp(most / 8, most) } else { most };
                 (window, if company { window.saturating_mul(2) } else { u32::MAX }, window / 2)
             };
             let more = window.saturating_sub(outstanding).min(all.saturating_sub(round.due));

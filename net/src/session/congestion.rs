@@ -20,7 +20,7 @@ pub(super) const SLACK: u64 = 5_000;
 /// Bytes in flight beside small messages that are worth having however long the queue is: on a port that sends a burst as one segmented
 /// message, what makes its system call pay; on others a few packets. Long messages keep a little more than half of their rate then.
 pub(crate) fn least_beside_small(segmentation: bool) -> usize {
-    if segmentation { 18 << 10 } else { 8 << 10 }
+    if segmentation { 24 << 10 } else { 8 << 10 }
 }
 
 /// Bytes in flight at most, whatever is asked for: sums of them fit into a word of 32 bits.

@@ -138,7 +138,7 @@ impl Session {
             return;
         }
         shared.inflow.count(bytes);
-        self.received.record_following(count, now, shared.ack_delay);
+        self.received.record_following(count, now, shared.ack_delay_of_part(now));
         self.last_heard = now;
         self.watch(now, shared);
         shared.grants_due = true;

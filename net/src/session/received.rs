@@ -69,8 +69,8 @@ impl Received {
             // A gap, or a late packet: the sender should know soon. Otherwise wait for something to ride on.
             if !in_order || self.owed >= ACK_EVERY {
                 self.due = Time::ZERO;
-            } else if self.due == Time::NEVER {
-                self.due = now.plus_nanos(delay);
+            } else {
+                self.due = self.due.min(now.plus_nanos(delay));
             }
         }
     }
@@ -89,8 +89,8 @@ impl Received {
         self.owed += count;
         if self.owed >= ACK_EVERY {
             self.due = Time::ZERO;
-        } else if self.due == Time::NEVER {
-            self.due = now.plus_nanos(delay);
+        } else {
+            self.due = self.due.min(now.plus_nanos(delay));
         }
     }
 
@@ -145,6 +145,20 @@ mod tests {
         let (largest, bits, _) = received.acknowledge(Time::from_nanos(60));
         assert_eq!((largest, bits & 0b111), (4, 0b110));
         assert_eq!(received.due(), Time::NEVER);
+    }
+
+    #[test]
+    fn what_can_not_wait_takes_along_what_can_and_what_can_wait_delays_nothing() {
+        let mut received = Received::new();
+        received.record(1, Time::from_nanos(10), true, 100);
+        received.record(2, Time::from_nanos(20), true, 0);
+        assert_eq!(received.due(), Time::from_nanos(20));
+        received.record_following(1, Time::from_nanos(30), 100);
+        assert_eq!(received.due(), Time::from_nanos(20));
+        received.acknowledge(Time::from_nanos(40));
+        received.record(4, Time::from_nanos(50), true, 100);
+        received.record_following(2, Time::from_nanos(60), 0);
+        assert_eq!(received.due(), Time::from_nanos(60));
     }
 
     #[test]

@@ -51,10 +51,13 @@ impl Session {
                 let (fragment, payload) = Fragment::parse(&frame)?;
                 if fragment.total.get() as usize == payload.len() {
                     self.take_whole(now, &fragment, frame, shared)?;
-                } else if !self.take_part(now, &fragment, payload, shared)? {
+                    self.received.record(number, now, true, delay);
+                } else if self.take_part(now, &fragment, payload, shared)? {
+                    self.received.record(number, now, true, shared.ack_delay_of_part(now));
+                } else {
+                    // It must not be acknowledged.
                     return Ok(Handled::Open);
                 }
-                self.received.record(number, now, true, delay);
             }
             Kind::Control => {
                 let items: SmallVec<[Item; ITEMS_A_PACKET]> = Item::parse(frame.data_mut())?.iter().copied().collect();
