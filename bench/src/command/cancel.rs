@@ -44,7 +44,7 @@ const PAUSE_NANOS: u64 = 20_000;
 const TRIPS: usize = 5_000;
 
 /// Half of the raw round trip, so many times: as pings follow each other at once, and over udp as they come at the pace of the cancels.
-const UDP_BOUNDS: [f64; 2] = [1.4, 1.0];
+const UDP_BOUNDS: [f64; 2] = [1.25, 1.0];
 const MEM_BOUND: f64 = 2.0;
 
 /// The other core, wherever its process is.

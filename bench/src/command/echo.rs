@@ -35,7 +35,7 @@ impl Path {
     fn of(kind: PortKind) -> Path {
         const ANY: &str = "udp://127.0.0.1:0";
         match kind {
-            PortKind::Udp => Path { floor: "raw UDP", bound: 1.4, trips: 5_000, servers: [ANY; 2], clients: [ANY; 2] },
+            PortKind::Udp => Path { floor: "raw UDP", bound: 1.25, trips: 5_000, servers: [ANY; 2], clients: [ANY; 2] },
             PortKind::Mem => Path {
                 floor: "raw ring",
                 bound: 3.0,

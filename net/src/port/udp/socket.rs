@@ -4,6 +4,8 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 
+use rustix::net::{RecvFlags, SendFlags};
+
 use super::sockaddr::{RAW_LEN, RawAddress, SocketAddress};
 use crate::port::{Address, PortError};
 
@@ -117,6 +119,9 @@ impl Socket {
     /// Sends one datagram, to the peer that the socket is connected to if `to` says so.
     #[inline]
     pub(super) fn send_to(&self, bytes: &[u8], to: &SocketAddress) -> Result<(), libc::c_int> {
+        if to.len == 0 {
+            return rustix::net::send(&self.socket, bytes, SendFlags::DONTWAIT).map(drop).map_err(|error| error.raw_os_error());
+        }
         let (data, name) = (bytes.as_ptr(), to.pointer());
         // By number, as below: libc's own function first makes itself a cancellation point, at the cost of two atomic operations.
         // SAFETY: the kernel reads `bytes` and the address, if there is one; both live over the call, and have these lengths.
@@ -157,10 +162,8 @@ impl Socket {
     /// The same, of a socket of which it is known whose datagrams come: without the source, which costs the kernel another write.
     #[inline]
     pub(super) fn receive(&self, into: &mut [u8]) -> Result<usize, libc::c_int> {
-        let (flags, nobody) = (libc::MSG_DONTWAIT | libc::MSG_TRUNC, std::ptr::null_mut::<libc::c_void>());
-        // SAFETY: the kernel writes into `into`, which lives over the call, no more than its length.
-        let len = unsafe { libc::syscall(libc::SYS_recvfrom, self.fd(), into.as_mut_ptr(), into.len(), flags, nobody, nobody) };
-        if len >= 0 { Ok(len as usize) } else { Err(errno()) }
+        let received = rustix::net::recv(&self.socket, into, RecvFlags::DONTWAIT | RecvFlags::TRUNC);
+        received.map(|(_, len)| len).map_err(|error| error.raw_os_error())
     }
 
     /// Receives up to as many messages as there are headers, without waiting, and says how many came; each header's `msg_len`
