@@ -55,8 +55,9 @@ impl Endpoint {
             }
             let part = if rest.as_slice().is_empty() { None } else { PartHead::of(&datagram.frame) };
             let peer = datagram.peer;
-            self.take_or_count(now, datagram, false);
-            if let Some(part) = part {
+            let taken = self.take_or_count(now, datagram, false);
+            // What follows one that was refused was not checked.
+            if taken && let Some(part) = part {
                 self.take_following(now, &part, peer, &mut rest);
             }
         }
@@ -106,10 +107,15 @@ impl Endpoint {
         self.shared.counters.malformed += 1;
     }
 
+    /// `false`: it was refused.
     #[inline(never)]
-    fn take_or_count(&mut self, now: Time, datagram: Datagram, lone: bool) {
-        if let Err(error) = self.take(now, datagram, lone) {
-            self.malformed(&error);
+    fn take_or_count(&mut self, now: Time, datagram: Datagram, lone: bool) -> bool {
+        match self.take(now, datagram, lone) {
+            Ok(()) => true,
+            Err(error) => {
+                self.malformed(&error);
+                false
+            }
         }
     }
 

@@ -142,6 +142,19 @@ fn mangle(burst: Vec<Vec<u8>>, calm: bool, damage: bool, random: &mut Rng) -> Ve
             _ => arrived.push(packet),
         }
     }
+    if damage && !arrived.is_empty() && random.u32(..6) == 0 {
+        // A copy of one, and what follows it, all wrong in the same way: they would follow each other, but nobody would take them.
+        let from = random.usize(..arrived.len());
+        // Often the version.
+        let at = if random.bool() { 0 } else { random.usize(..48) };
+        let bit = 1 << random.u32(..8);
+        let mut rest = arrived.split_off(from);
+        arrived.push(rest[0].clone());
+        for packet in rest.iter_mut().filter(|packet| packet.len() > at) {
+            packet[at] ^= bit;
+        }
+        arrived.extend(rest);
+    }
     arrived
 }
 
