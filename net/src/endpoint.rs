@@ -271,7 +271,15 @@ impl Endpoint {
             }
             self.departures.give_back_control(frame);
         }
-        entry.send_control(payload)?;
+        let sent = entry.send_control(payload);
+        if sent == Err(SendError::Full)
+            && let Some(late) = self.late.take()
+        {
+            // What it acknowledges makes room.
+            self.take_late(&late, now);
+            return self.send_control(session, payload, now);
+        }
+        sent?;
         self.schedule(session.slot, now);
         Ok(())
     }
@@ -403,7 +411,7 @@ impl Endpoint {
     #[inline]
     fn after(&mut self, slot: u32, handled: Handled, now: Time) {
         match handled {
-            Handled::Open => self.schedule(slot, now),
+            Handled::Open | Handled::Later => self.schedule(slot, now),
             Handled::Closed => self.forget(slot, now),
         }
     }

@@ -241,7 +241,7 @@ struct Limits {
 pub(crate) enum Acknowledge {
     /// Before anything else that is in it.
     Now,
-    /// By [`Session::receive_acknowledgement`], which must follow.
+    /// By [`Session::receive_acknowledgement`], which must follow where the packet came to [`Handled::Later`].
     Later,
 }
 
@@ -250,6 +250,8 @@ pub(crate) enum Acknowledge {
 pub(crate) enum Handled {
     /// Go on.
     Open,
+    /// The same, and what it acknowledges is still to be taken.
+    Later,
     /// The session is over; its events are out. The endpoint sends its last packet, if any, and forgets it.
     Closed,
 }

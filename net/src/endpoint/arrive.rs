@@ -68,10 +68,16 @@ impl Endpoint {
             if let Some(session) = self.sessions.at_mut(slot) {
                 session.ready &= !TOUCHED;
             }
-            self.shared.heard(slot, now);
-            self.schedule(slot, now);
+            self.heard(slot, now, now);
         }
         count
+    }
+
+    /// Packets came for a session.
+    #[inline(always)]
+    pub(super) fn heard(&mut self, slot: u32, arrived: Time, now: Time) {
+        self.shared.heard(slot, arrived);
+        self.schedule(slot, now);
     }
 
     /// Takes the packets that follow one with a part of a message, as far as there is nothing more to do about them than to keep their bytes.
@@ -151,7 +157,8 @@ impl Endpoint {
                         let acknowledge = if lone { Acknowledge::Later } else { Acknowledge::Now };
                         match session.receive(now, &header, kind, frame, acknowledge, &mut self.shared)? {
                             Handled::Closed => self.forget(id.slot, now),
-                            Handled::Open if lone => self.late = Some(Late { id, header, arrived: now }),
+                            Handled::Later => self.late = Some(Late { id, header, arrived: now }),
+                            Handled::Open if lone => self.heard(id.slot, now, now),
                             Handled::Open => {}
                         }
                     }

@@ -30,11 +30,10 @@ impl Endpoint {
         let Some(session) = self.sessions.get_mut(late.id) else { return };
         match session.receive_acknowledgement(late.arrived, &late.header, &mut self.shared) {
             Ok(Handled::Closed) => return self.forget(late.id.slot, now),
-            Ok(Handled::Open) => {}
+            Ok(Handled::Open | Handled::Later) => {}
             Err(error) => self.malformed(&error),
         }
-        self.shared.heard(late.id.slot, late.arrived);
-        self.schedule(late.id.slot, now);
+        self.heard(late.id.slot, late.arrived, now);
     }
 }
 
@@ -90,6 +89,42 @@ mod tests {
         pair.here.flush(much_later);
         assert_eq!((pair.here.counters().retransmitted, pair.here.counters().lost), (0, 0));
         assert_eq!(pair.here.usage().sending, 0);
+    }
+
+    #[test]
+    fn a_close_that_comes_with_the_acknowledgement_of_a_message_leaves_that_delivered() {
+        let mut pair = Pair::open("late-end", "");
+        let session = ask(&mut pair);
+        let now = pair.clock.now();
+        pair.there.close(session, now);
+        pair.there.flush(now);
+        while pair.here.next_event().is_some() {}
+        assert_eq!(pair.here.poll(now), 1, "both in one packet");
+        let events: Vec<Event> = std::iter::from_fn(|| pair.here.next_event()).collect();
+        assert!(matches!(events[..], [Event::Closed { .. }]), "{events:?}");
+    }
+
+    /// A packet with a message comes to `here`, and acknowledges all that was sent before.
+    fn answer(pair: &mut Pair, session: crate::endpoint::SessionId) {
+        let now = pair.clock.now();
+        while pair.there.poll(now) > 0 {
+            while pair.there.next_event().is_some() {}
+        }
+        pair.there.send(session, Class::Normal, &[], b"answer".as_slice().into(), 0, now).unwrap();
+        pair.there.transmit(now);
+        assert_eq!(pair.here.poll(now), 1, "it comes alone");
+        assert!(pair.here.next_event().is_some());
+    }
+
+    #[test]
+    fn control_messages_have_the_places_that_a_lone_packet_acknowledged() {
+        let mut pair = Pair::open("late-ctl", "");
+        let session = ask(&mut pair);
+        let now = pair.clock.now();
+        while pair.here.send_control(pair.session, b"control", now).is_ok() {}
+        pair.here.transmit(now);
+        answer(&mut pair, session);
+        assert_eq!(pair.here.send_control(pair.session, b"control", now), Ok(()));
     }
 
     #[test]

@@ -37,10 +37,13 @@ impl Session {
             shared.counters.duplicate_packets += 1;
             return Ok(Handled::Open);
         }
-        match acknowledge {
-            // Of a session that is being closed it may be the end, which is an event.
-            Acknowledge::Later if self.state == State::Established && self.recovery.was_sent(header.ack_largest.get()) => {}
-            _ => self.take_acknowledgement_of(now, header, shared)?,
+        // Of a session that is being closed it may be the end, which is an event; and a close after it ends what is not acknowledged.
+        let later = acknowledge == Acknowledge::Later
+            && kind == Kind::Data
+            && self.state == State::Established
+            && self.recovery.was_sent(header.ack_largest.get());
+        if !later {
+            self.take_acknowledgement_of(now, header, shared)?;
         }
         if self.state == State::Closed {
             return Ok(Handled::Closed);
@@ -56,7 +59,7 @@ impl Session {
                     self.received.record(number, now, true, shared.ack_delay_of_part(now));
                 } else {
                     // It must not be acknowledged.
-                    return Ok(Handled::Open);
+                    return Ok(if later { Handled::Later } else { Handled::Open });
                 }
             }
             Kind::Control => {
@@ -70,6 +73,9 @@ impl Session {
                 }
             }
             _ => self.received.record(number, now, false, delay),
+        }
+        if later {
+            return Ok(Handled::Later);
         }
         Ok(self.close_when_drained())
     }
