@@ -3,7 +3,7 @@
 
 use tautline_net::class::Class;
 use tautline_net::endpoint::EndpointConfig;
-use tautline_net::wire::{DATA_OVERHEAD, Fragment, Header, Hello, Item, ItemKind, Kind, Parameters, Welcome};
+use tautline_net::wire::{Acknowledgement, DATA_OVERHEAD, Fragment, Header, Hello, Item, ItemKind, Kind, Parameters, Welcome};
 use zerocopy::IntoBytes;
 
 /// Largest datagram of a hostile peer, and what it holds of a message.
@@ -53,6 +53,9 @@ pub enum Abuse {
     Resets,
     /// Acknowledges what was not sent.
     FalseAcknowledgements,
+    /// Has long answers sent, and acknowledges over and over, in lists as long as a packet holds, what it was sent, what it was not sent, and what
+    /// others were sent.
+    AcknowledgementLists,
     /// Has long answers sent, and grants nothing of them.
     WithheldGrants,
     /// Begins long messages and finishes none, moving each on now and then.
@@ -63,10 +66,11 @@ pub enum Abuse {
 
 impl Abuse {
     /// All of them.
-    pub const ALL: [Abuse; 6] = [
+    pub const ALL: [Abuse; 7] = [
         Abuse::Handshakes,
         Abuse::Resets,
         Abuse::FalseAcknowledgements,
+        Abuse::AcknowledgementLists,
         Abuse::WithheldGrants,
         Abuse::UnfinishedMessages,
         Abuse::SlowReaders,
@@ -224,6 +228,8 @@ impl Member {
                 header.emit(&mut packet);
                 packet
             }
+            // Long answers must be on their way.
+            Abuse::AcknowledgementLists if random.u32(0..10) != 0 => self.acknowledgements(random),
             Abuse::UnfinishedMessages => self.unfinished(random),
             Abuse::SlowReaders if random.bool() => self.grant_little(),
             _ => {
@@ -285,6 +291,23 @@ impl Member {
         }
         self.slots[slot].1 += 1;
         self.fragment(slot, sent * FRAGMENT as u32, total, FRAGMENT, 1)
+    }
+
+    /// A list of acknowledgements as long as a packet holds.
+    fn acknowledgements(&mut self, random: &mut fastrand::Rng) -> Vec<u8> {
+        let mut packet = self.begin_packet(Kind::Acks);
+        while packet.len() + Acknowledgement::LEN <= MTU {
+            let other = random.u64(..) << 32 | u64::from(random.u32(0..2000));
+            let one = match random.u32(0..20) {
+                0 => Acknowledgement::new(self.session, self.seen.wrapping_add(random.u32(1..1000)), 0),
+                1 => Acknowledgement::new(other, random.u32(..), 0),
+                _ => Acknowledgement::new(self.session, self.seen.saturating_sub(random.u32(0..64)), 0),
+            };
+            let at = packet.len();
+            packet.resize(at + Acknowledgement::LEN, 0);
+            one.emit(&mut packet[at..]);
+        }
+        packet
     }
 
     /// Grants one more fragment of the answer that is on its way.

@@ -44,6 +44,11 @@ fn acknowledgements_of_what_was_not_sent_leave_an_honest_peer_alone() {
 }
 
 #[test]
+fn long_lists_of_acknowledgements_leave_an_honest_peer_alone() {
+    flood(&[Abuse::AcknowledgementLists]);
+}
+
+#[test]
 fn peers_that_grant_nothing_leave_an_honest_one_alone() {
     flood(&[Abuse::WithheldGrants]);
 }
@@ -228,6 +233,7 @@ impl Scene {
             Abuse::Handshakes => counters.challenges > 10_000 && server.session_count() > PEERS / 2,
             Abuse::Resets => counters.resets > 5_000,
             Abuse::FalseAcknowledgements => counters.malformed > 10_000,
+            Abuse::AcknowledgementLists => counters.stray > 10_000,
             Abuse::UnfinishedMessages => counters.deferred > 1_000 && server.reassembly_bytes() > limits.reassembly_bytes / 4,
             Abuse::WithheldGrants | Abuse::SlowReaders => server.send_bytes() > limits.send_bytes_total / 4,
         };
