@@ -2,7 +2,7 @@
 //! oldest, so that nothing starves.
 //!
 //! How far grants run ahead of what was received is a window for each of these messages, wide enough to keep the path full whatever the hosts
-//! do. Where several peers send, that is a queue in the switch before this host: then what is granted and not received is bounded over all
+//! do, and all that may be where one peer sends alone: it keeps its own messages in order. Where several send, that is a queue in the switch before this host: then what is granted and not received is bounded over all
 //! messages together, to two windows while there are only long ones, and to a credit that keeps the queue short
 //! ([`Credit`](crate::session::Credit)) while small ones would wait behind it. The shortest gets nearly all of that, the others a packet.
 //!
