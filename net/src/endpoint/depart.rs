@@ -258,8 +258,18 @@ impl Endpoint {
         }
     }
 
-    /// Hands the port the packets that are finished, and leaves everything else to the next [`Endpoint::flush`], which must follow before long: for
-    /// answers that somebody waits for.
+    /// [`Endpoint::flush`], but where nothing waits beside packets that are finished it puts off what is still to be done about what
+    /// arrived, until the next one, which must follow before long: for answers that somebody waits for.
+    #[inline]
+    pub fn flush_answers(&mut self, now: Time) {
+        if self.departures.has_listed() {
+            self.flush(now);
+        } else {
+            self.transmit(now);
+        }
+    }
+
+    /// Hands the port the packets that are finished, and leaves everything else to the next [`Endpoint::flush`], which must follow before long.
     #[inline]
     pub fn transmit(&mut self, now: Time) {
         self.put_down(now);

@@ -70,11 +70,26 @@ mod tests {
         assert_eq!(pair.here.usage().sending, 1, "it was looked at too early");
         assert_eq!(pair.here.next_timeout(now), Some(now), "it would not be looked at before something else happens");
         pair.here.send(pair.session, Class::Normal, &[], b"next".as_slice().into(), 0, now).unwrap();
-        pair.here.transmit(now);
+        pair.here.flush_answers(now);
         assert_eq!(pair.here.usage().sending, 2);
         assert_eq!(pair.there.poll(now), 1, "the next question has left");
         pair.here.flush(now);
         assert_eq!(pair.here.usage().sending, 1, "the first question was acknowledged");
+    }
+
+    #[test]
+    fn what_waits_beside_an_answer_leaves_with_it() {
+        let mut pair = Pair::open("late-long", "");
+        let now = pair.clock.now();
+        let session = ask(&mut pair);
+        pair.there.send(session, Class::Normal, &[], b"answer".as_slice().into(), 0, now).unwrap();
+        pair.there.flush(now);
+        pair.here.poll(now);
+        pair.here.send(pair.session, Class::Normal, &[], vec![0; 10_000].into(), 0, now).unwrap();
+        let sent = pair.here.counters().packets_sent;
+        pair.here.flush_answers(now);
+        assert!(pair.here.counters().packets_sent > sent, "a message of several packets waits for the next flush");
+        assert_eq!(pair.here.usage().sending, 1, "the question was acknowledged");
     }
 
     #[test]

@@ -37,12 +37,14 @@ impl Node {
         let (packets, has_work) = {
             let mut core = self.core();
             core.metrics.node.turns += 1;
-            // What was submitted since the last turn leaves before the port is asked, which may take a system call; and before the clock is, which
-            // was asked for it already.
-            let asked = core.fresh;
-            let now = if asked { core.now } else { core.read_clock() };
+            // What was submitted since the last turn leaves before the port is asked, which may take a system call; what of it is in packets
+            // already, with the time of that, before the clock is.
+            if core.fresh {
+                let submitted = core.now;
+                core.endpoint.transmit(submitted);
+            }
+            let now = core.read_clock();
             core.endpoint.flush(now);
-            let now = if asked { core.read_clock() } else { now };
             let packets = core.poll(now);
             if packets > 0 && !core.owed_cancels.is_empty() {
                 // What the packets acknowledged makes room for them.
@@ -75,7 +77,7 @@ impl Node {
             core.endpoint.flush(now);
         } else {
             // The caller takes them, and may have something to send that is worth more than what can follow it.
-            core.endpoint.transmit(now);
+            core.endpoint.flush_answers(now);
         }
         core.fresh = false;
         done
@@ -115,7 +117,7 @@ impl Node {
                 }
                 if flush {
                     let now = core.now;
-                    core.endpoint.transmit(now);
+                    core.endpoint.flush_answers(now);
                 }
                 return taken;
             };
