@@ -2,8 +2,8 @@
 //!
 //! One idea a file: what happens on arrival is in `arrive`, how sessions are accepted in `accept`, what leaves next in `depart`, how small messages
 //! share a packet in `pen`, acknowledgements in `acks`, which incoming messages are granted more in `grants`, what is shown of packets before all that
-//! in `preview` and what is done about them after in `late`, the sessions' places in `table`, when they are looked at in `timers`, how their memory
-//! is asked for ahead in `ahead`, and what is in use in `usage`.
+//! in `preview` and what is done about them after in `late`, the sessions' places in `table`, when they are looked at in `timers` (both
+//! this and what they owe stand in a `lineup`), how their memory is asked for ahead in `ahead`, and what is in use in `usage`.
 
 mod accept;
 mod acks;
@@ -244,11 +244,11 @@ impl Endpoint {
             }
             self.departures.give_back(frame);
         }
-        if let Some(late) = self.late.take() {
-            // What it acknowledges makes room.
-            self.take_late(&late, now);
+        // What a packet acknowledged makes room.
+        if self.catch_up(now) {
             return self.send_apart(session, class, head, body, token, now);
         }
+        let entry = self.sessions.get_mut(session).ok_or(SendError::UnknownSession)?;
         let id = entry.send(Message { class, head, body, token }, now, &mut self.shared)?;
         self.shared.counters.messages_sent += 1;
         self.schedule(session.slot, now);
@@ -272,11 +272,8 @@ impl Endpoint {
             self.departures.give_back_control(frame);
         }
         let sent = entry.send_control(payload);
-        if sent == Err(SendError::Full)
-            && let Some(late) = self.late.take()
-        {
-            // What it acknowledges makes room.
-            self.take_late(&late, now);
+        // What a packet acknowledged makes room.
+        if sent == Err(SendError::Full) && self.catch_up(now) {
             return self.send_control(session, payload, now);
         }
         sent?;

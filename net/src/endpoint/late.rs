@@ -1,6 +1,6 @@
 //! What may be done about a packet after the answer to it has left: its sender waits for the answer, and for nothing else.
 //!
-//! Of a packet that came alone what it brought is taken at once; what it acknowledges, and when its session must be looked at again, is put
+//! Of a data packet that came alone what it brought is taken at once; what it acknowledges, and when its session must be looked at again, is put
 //! off until what the owner sends next was handed to the port. Where several came in a burst that would gain nothing.
 
 use super::Endpoint;
@@ -18,15 +18,15 @@ pub(super) struct Late {
 }
 
 impl Endpoint {
-    /// Does what was put off of a packet that came alone.
+    /// Does what was put off of a packet that came alone. `false`: there was nothing.
     #[inline]
-    pub(super) fn catch_up(&mut self, now: Time) {
-        if let Some(late) = self.late.take() {
-            self.take_late(&late, now);
-        }
+    pub(super) fn catch_up(&mut self, now: Time) -> bool {
+        let Some(late) = self.late.take() else { return false };
+        self.take_late(&late, now);
+        true
     }
 
-    pub(super) fn take_late(&mut self, late: &Late, now: Time) {
+    fn take_late(&mut self, late: &Late, now: Time) {
         let Some(session) = self.sessions.get_mut(late.id) else { return };
         match session.receive_acknowledgement(late.arrived, &late.header, &mut self.shared) {
             Ok(Handled::Closed) => return self.forget(late.id.slot, now),

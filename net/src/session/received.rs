@@ -65,14 +65,16 @@ impl Received {
             self.below |= 1 << (self.largest - number - 1);
         }
         if eliciting {
-            self.owed += 1;
             // A gap, or a late packet: the sender should know soon. Otherwise wait for something to ride on.
-            if !in_order || self.owed >= ACK_EVERY {
-                self.due = Time::ZERO;
-            } else {
-                self.due = self.due.min(now.plus_nanos(delay));
-            }
+            self.owe(1, if in_order { now.plus_nanos(delay) } else { Time::ZERO });
         }
+    }
+
+    /// An acknowledgement of so many packets is owed, by then.
+    #[inline(always)]
+    fn owe(&mut self, count: u32, by: Time) {
+        self.owed += count;
+        self.due = if self.owed >= ACK_EVERY { Time::ZERO } else { self.due.min(by) };
     }
 
     /// Whether the latest packet's number has this low half.
@@ -86,12 +88,7 @@ impl Received {
         self.below = self.below.unbounded_shl(count) | !u128::MAX.unbounded_shl(count);
         self.largest += u64::from(count);
         self.at = now;
-        self.owed += count;
-        if self.owed >= ACK_EVERY {
-            self.due = Time::ZERO;
-        } else {
-            self.due = self.due.min(now.plus_nanos(delay));
-        }
+        self.owe(count, now.plus_nanos(delay));
     }
 
     /// When the acknowledgement leaves on its own; `NEVER` if none is owed.

@@ -26,17 +26,7 @@ impl Session {
         acknowledge: Acknowledge,
         shared: &mut Shared,
     ) -> Result<Handled, WireError> {
-        if !self.is_established() {
-            shared.counters.stray += 1;
-            return Ok(Handled::Open);
-        }
-        let (number, new) = self.received.check(header.number.get());
-        self.last_heard = now;
-        if !new {
-            // A late duplicate; but its sender may lack our acknowledgement.
-            shared.counters.duplicate_packets += 1;
-            return Ok(Handled::Open);
-        }
+        let Some(number) = self.number_of_new(now, header, shared) else { return Ok(Handled::Open) };
         // Of a session that is being closed it may be the end, which is an event; and a close after it ends what is not acknowledged.
         let later = acknowledge == Acknowledge::Later
             && kind == Kind::Data
@@ -78,6 +68,23 @@ impl Session {
             return Ok(Handled::Later);
         }
         Ok(self.close_when_drained())
+    }
+
+    /// The number of a packet that came, if there is something to do about it: the session is open, and it did not come before.
+    #[inline(always)]
+    fn number_of_new(&mut self, now: Time, header: &Header, shared: &mut Shared) -> Option<u64> {
+        if !self.is_established() {
+            shared.counters.stray += 1;
+            return None;
+        }
+        let (number, new) = self.received.check(header.number.get());
+        self.last_heard = now;
+        if !new {
+            // A late duplicate; but its sender may lack our acknowledgement.
+            shared.counters.duplicate_packets += 1;
+            return None;
+        }
+        Some(number)
     }
 
     /// Takes what a packet acknowledges that was received at `arrived` with [`Acknowledge::Later`].
@@ -172,20 +179,10 @@ impl Session {
 
     /// Takes what the header of a packet with nothing else for this session says. `None`: the packet came before.
     pub(crate) fn receive_alone(&mut self, now: Time, header: &Header, shared: &mut Shared) -> Result<Option<Handled>, WireError> {
-        if !self.is_established() {
-            shared.counters.stray += 1;
-            return Ok(Some(Handled::Open));
-        }
-        let (number, new) = self.received.check(header.number.get());
-        self.last_heard = now;
-        if !new {
-            shared.counters.duplicate_packets += 1;
-            return Ok(None);
-        }
+        let Some(number) = self.number_of_new(now, header, shared) else {
+            return Ok((!self.is_established()).then_some(Handled::Open));
+        };
         self.take_acknowledgement_of(now, header, shared)?;
-        if self.state == State::Closed {
-            return Ok(Some(Handled::Closed));
-        }
         self.received.record(number, now, false, 0);
         Ok(Some(self.close_when_drained()))
     }
@@ -205,9 +202,6 @@ impl Session {
         self.last_heard = now;
         let below = Below { bits: u64::MAX, run: true };
         self.take_acknowledgement(now, acknowledgement.largest.get(), below, acknowledgement.ack_delay_nanos(), shared)?;
-        if self.state == State::Closed {
-            return Ok(Handled::Closed);
-        }
         Ok(self.close_when_drained())
     }
 

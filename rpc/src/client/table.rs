@@ -105,7 +105,8 @@ impl Table {
                 self.slots[last as usize].next = slot;
             }
             let place = &mut self.slots[slot as usize];
-            (place.session, place.previous, place.next) = (SessionId::from_u64(u64::MAX), last, NIL);
+            place.in_no_list();
+            place.previous = last;
             Turn::Wait
         };
         (CallId { slot, generation }, turn)
