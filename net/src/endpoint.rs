@@ -69,10 +69,7 @@ pub struct Endpoint {
     acks: Acks,
     pen: Pen,
     arrivals: Vec<Datagram>,
-    /// Sessions that packets of this burst were for.
-    touched: Vec<u32>,
-    /// What is still to be done about the last packet.
-    late: Option<Late>,
+    late: Late,
     last_poll: Time,
     /// How many of the messages that wait for grants were not looked at since something changed, while nothing is on its way.
     unseen: usize,
@@ -108,8 +105,7 @@ impl Endpoint {
             acks: Acks::new(),
             pen: Pen::new(),
             arrivals: Vec::with_capacity(config.burst),
-            touched: Vec::with_capacity(config.burst),
-            late: None,
+            late: Late::new(config.burst),
             last_poll: now,
             unseen: 0,
             shared: Shared {
@@ -350,7 +346,7 @@ impl Endpoint {
     /// Whether something waits to be sent.
     #[inline]
     fn is_waiting(&self) -> bool {
-        !self.pen.is_down() || self.late.is_some() || self.departures.is_waiting()
+        !self.pen.is_down() || !self.late.is_empty() || self.departures.is_waiting()
     }
 
     /// One turn: a burst from the port, less what was not taken of earlier ones ([`Endpoint::next_batch`]), and the timers that are due. Returns how
@@ -377,7 +373,7 @@ impl Endpoint {
         self.shared.spare.many = self.sessions.len() >= ahead::MANY || cfg!(debug_assertions);
         if self.timers.is_due(now) {
             // Nothing may pass for lost of which the acknowledgement is here.
-            self.catch_up(now);
+            self.take_lone(now);
             self.expire(now);
         }
         self.give_grants(now);
@@ -424,7 +420,10 @@ impl Endpoint {
     #[inline]
     fn schedule(&mut self, slot: u32, now: Time) {
         let Some(session) = self.sessions.at_mut(slot) else { return };
-        self.departures.enlist(session, now, self.shared.is_mixed(now));
+        self.departures.owe(session, now);
+        if session.is_stirred() {
+            self.departures.enlist(session, now, self.shared.is_mixed(now));
+        }
         self.timers.set(session, now, &self.shared);
     }
 

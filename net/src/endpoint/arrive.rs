@@ -6,7 +6,7 @@ use super::Endpoint;
 use super::ahead::MANY;
 use super::depart::TOUCHED;
 use super::event::{CloseReason, SessionId};
-use super::late::Late;
+use super::late::Lone;
 use crate::clock::Time;
 use crate::port::{Address, Datagram, PortError};
 use crate::session::{Acknowledge, Handled, PartHead};
@@ -63,13 +63,6 @@ impl Endpoint {
         }
         drop(rest);
         self.arrivals = arrivals;
-        // Once a burst: most of its packets are often for the same session.
-        while let Some(slot) = self.touched.pop() {
-            if let Some(session) = self.sessions.at_mut(slot) {
-                session.ready &= !TOUCHED;
-            }
-            self.heard(slot, now, now);
-        }
         count
     }
 
@@ -150,14 +143,16 @@ impl Endpoint {
                 let id = SessionId::from_u64(header.session.get());
                 match self.sessions.get_mut(id) {
                     Some(session) if session.peer == peer => {
+                        // Once a burst: most of its packets are often for the same session.
                         if !lone && session.ready & TOUCHED == 0 {
                             session.ready |= TOUCHED;
-                            self.touched.push(id.slot);
+                            self.late.touch(id.slot);
+                            self.shared.heard(id.slot, now);
                         }
                         let acknowledge = if lone { Acknowledge::Later } else { Acknowledge::Now };
                         match session.receive(now, &header, kind, frame, acknowledge, &mut self.shared)? {
                             Handled::Closed => self.forget(id.slot, now),
-                            Handled::Later => self.late = Some(Late { id, header, arrived: now }),
+                            Handled::Later => self.late.came_alone(Lone { id, header, arrived: now }),
                             Handled::Open if lone => self.heard(id.slot, now, now),
                             Handled::Open => {}
                         }

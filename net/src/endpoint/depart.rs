@@ -77,22 +77,29 @@ impl Departures {
         }
     }
 
-    /// Puts a session on the lists where it belongs, once on each.
+    /// Puts a session that owes an acknowledgement where it belongs.
     #[inline]
-    pub(super) fn enlist(&mut self, session: &mut Session, now: Time, mixed: bool) {
-        if session.ready & URGENT == 0 && session.has_urgent(now) {
-            session.ready |= URGENT;
-            self.urgent.push_back(session.id.slot);
-        }
+    pub(super) fn owe(&mut self, session: &mut Session, now: Time) {
         let due = session.acknowledgement_due();
+        if due == Time::NEVER {
+            return;
+        }
         if due <= now {
             if session.ready & DUE == 0 {
                 session.ready |= DUE;
                 self.due.push(session.id.slot);
             }
-        } else if due != Time::NEVER && session.ready & OWING == 0 {
+        } else if session.ready & OWING == 0 {
             session.ready |= OWING;
             self.owing.add(session.id.slot, due);
+        }
+    }
+
+    /// Puts a session that has something to send on the lists where it belongs, once on each.
+    pub(super) fn enlist(&mut self, session: &mut Session, now: Time, mixed: bool) {
+        if session.ready & URGENT == 0 && session.has_urgent(now) {
+            session.ready |= URGENT;
+            self.urgent.push_back(session.id.slot);
         }
         if let Some(class) = session.data_class(mixed)
             && session.ready & DATA << class == 0

@@ -1,39 +1,97 @@
-//! What may be done about a packet after the answer to it has left: its sender waits for the answer, and for nothing else.
+//! What may be done about packets after the answers to them have left: their senders wait for those, and for nothing else.
 //!
 //! Of a data packet that came alone what it brought is taken at once; what it acknowledges, and when its session must be looked at again, is put
-//! off until what the owner sends next was handed to the port. Where several came in a burst that would gain nothing.
+//! off until what the owner sends next was handed to the port. Where several came in a burst only the look at their sessions is put off: most
+//! that owed an acknowledgement have sent it with an answer by then.
 
 use super::Endpoint;
+use super::depart::TOUCHED;
 use super::event::SessionId;
 use crate::clock::Time;
 use crate::session::Handled;
 use crate::wire::Header;
 
-/// A packet of which that is still to be done.
+/// What is still to be done.
 #[derive(Debug)]
 pub(super) struct Late {
+    /// The packet that came alone.
+    lone: Option<Lone>,
+    /// Sessions that packets of a burst came for, [`TOUCHED`], by their slots.
+    touched: Vec<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Lone {
     pub(super) id: SessionId,
     pub(super) header: Header,
     pub(super) arrived: Time,
 }
 
+impl Late {
+    /// Nothing, and room for the sessions of so many packets.
+    pub(super) fn new(burst: usize) -> Late {
+        Late { lone: None, touched: Vec::with_capacity(burst) }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.lone.is_none() && self.touched.is_empty()
+    }
+
+    #[inline(always)]
+    pub(super) fn came_alone(&mut self, lone: Lone) {
+        self.lone = Some(lone);
+    }
+
+    /// A packet came for the session in this slot, the first since it was looked at.
+    #[inline(always)]
+    pub(super) fn touch(&mut self, slot: u32) {
+        self.touched.push(slot);
+    }
+}
+
 impl Endpoint {
-    /// Does what was put off of a packet that came alone. `false`: there was nothing.
+    /// Does what was put off. `false`: there was nothing.
     #[inline]
     pub(super) fn catch_up(&mut self, now: Time) -> bool {
-        let Some(late) = self.late.take() else { return false };
-        self.take_late(&late, now);
+        if self.late.is_empty() {
+            return false;
+        }
+        self.take_lone(now);
+        self.look_at_touched(now);
         true
     }
 
-    fn take_late(&mut self, late: &Late, now: Time) {
-        let Some(session) = self.sessions.get_mut(late.id) else { return };
-        match session.receive_acknowledgement(late.arrived, &late.header, &mut self.shared) {
-            Ok(Handled::Closed) => return self.forget(late.id.slot, now),
+    /// Takes what a packet that came alone acknowledges.
+    #[inline]
+    pub(super) fn take_lone(&mut self, now: Time) {
+        if let Some(lone) = self.late.lone.take() {
+            self.take_late(&lone, now);
+        }
+    }
+
+    fn take_late(&mut self, lone: &Lone, now: Time) {
+        let Some(session) = self.sessions.get_mut(lone.id) else { return };
+        match session.receive_acknowledgement(lone.arrived, &lone.header, &mut self.shared) {
+            Ok(Handled::Closed) => return self.forget(lone.id.slot, now),
             Ok(Handled::Open | Handled::Later) => {}
             Err(error) => self.malformed(&error),
         }
-        self.heard(late.id.slot, late.arrived, now);
+        self.heard(lone.id.slot, lone.arrived, now);
+    }
+
+    #[inline(never)]
+    fn look_at_touched(&mut self, now: Time) {
+        while let Some(slot) = self.late.touched.pop() {
+            let Some(session) = self.sessions.at_mut(slot) else { continue };
+            session.ready &= !TOUCHED;
+            if session.is_calm() {
+                self.departures.owe(session, now);
+                self.timers.follow(session, now);
+            } else {
+                self.schedule(slot, now);
+            }
+        }
     }
 }
 

@@ -1,8 +1,6 @@
 //! Sessions in the order of their time. Where all wait for equally long that is the order in which they come, and they need neither a timer each nor
 //! a look at the others: who comes is put at the end, who is due is taken off the front.
 
-use std::collections::VecDeque;
-
 use crate::clock::Time;
 
 /// How many need no allocation.
@@ -11,56 +9,80 @@ const FEW: usize = 64;
 /// An entry may be out of date, or of a session that is over: whoever takes it looks at what its session says.
 #[derive(Debug)]
 pub(super) struct Lineup {
-    entries: VecDeque<(Time, u32)>,
-    /// The first one's time; `NEVER` while there is none.
+    /// Those before `first` were taken.
+    entries: Vec<(Time, u32)>,
+    first: usize,
     soonest: Time,
 }
 
 impl Lineup {
     pub(super) fn new() -> Lineup {
         // Room for a few from the start: later, a first one may come when nobody expects an allocation.
-        Lineup { entries: VecDeque::with_capacity(FEW), soonest: Time::NEVER }
+        Lineup { entries: Vec::with_capacity(FEW), first: 0, soonest: Time::NEVER }
     }
 
-    /// When the first one is due.
+    /// The time of who comes first; `NEVER` if nobody is there.
     #[inline]
     pub(super) fn soonest(&self) -> Time {
         self.soonest
     }
 
-    /// Adds the session in a slot: to the end, unless it is due before others.
+    /// Adds one; times come in order but for a few.
     #[inline]
     pub(super) fn add(&mut self, slot: u32, due: Time) {
-        match self.entries.back() {
-            Some((last, _)) if due < *last => {
-                let at = self.entries.partition_point(|(other, _)| *other <= due);
-                self.entries.insert(at, (due, slot));
-            }
-            _ => self.entries.push_back((due, slot)),
+        if self.entries.len() == self.entries.capacity() {
+            self.make_room();
+        }
+        match self.entries.last() {
+            Some((last, _)) if due < *last => self.add_between(slot, due),
+            _ => self.entries.push((due, slot)),
         }
         self.soonest = self.soonest.min(due);
     }
 
-    /// Takes the first one that is due by then, with its time.
+    #[cold]
+    fn add_between(&mut self, slot: u32, due: Time) {
+        let waiting = &self.entries[self.first..];
+        let at = self.first + waiting.partition_point(|(other, _)| *other <= due);
+        self.entries.insert(at, (due, slot));
+    }
+
+    /// Moves those that wait to the front, where those that were taken are as many at least: else there will be room for twice as many.
+    #[cold]
+    fn make_room(&mut self) {
+        if self.first * 2 >= self.entries.len() {
+            self.entries.drain(..self.first);
+            self.first = 0;
+        }
+    }
+
+    /// Takes the first if its time is not later than `by`.
     #[inline]
     pub(super) fn take(&mut self, by: Time) -> Option<(Time, u32)> {
         if self.soonest > by {
             return None;
         }
-        let first = self.entries.pop_front();
-        self.soonest = self.entries.front().map_or(Time::NEVER, |(due, _)| *due);
-        first
+        let taken = self.entries.get(self.first).copied();
+        self.first += 1;
+        match self.entries.get(self.first) {
+            Some((due, _)) => self.soonest = *due,
+            None => {
+                self.entries.clear();
+                (self.first, self.soonest) = (0, Time::NEVER);
+            }
+        }
+        taken
     }
 
-    /// The slot that is taken so many after the next one.
+    /// The one so many places behind the first.
     #[inline]
     pub(super) fn ahead(&self, count: usize) -> Option<u32> {
-        self.entries.get(count).map(|(_, slot)| *slot)
+        self.entries.get(self.first + count).map(|(_, slot)| *slot)
     }
 
     #[cfg(test)]
     fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.len() - self.first
     }
 }
 

@@ -10,6 +10,8 @@ use crate::timer::Wheel;
 
 /// In nanoseconds. A time-out that is shorter than that (a peer that holds back acknowledgements for less than usual) is noticed so late.
 const LOOK: u64 = 200_000;
+/// Those that are looked at within so many nanoseconds are looked at together: a power of two.
+const TOGETHER: u64 = 1 << 15;
 
 pub(super) struct Timers {
     wheel: Wheel,
@@ -39,11 +41,7 @@ impl Timers {
         if session.is_hasty() {
             return self.set_exactly(session, shared);
         }
-        if session.has_under_way() {
-            self.sent(session, now);
-        } else {
-            self.acknowledged(session);
-        }
+        self.follow(session, now);
         // One that is set too early costs one look; moving it each time would cost more.
         let due = session.patience(shared);
         if due < session.armed {
@@ -51,29 +49,32 @@ impl Timers {
         }
     }
 
-    /// A session sent something: it must be looked at.
+    /// Takes note of whether a session has something under way: all there is to do about one that is [calm](Session::is_calm).
     #[inline(always)]
-    pub(super) fn sent(&mut self, session: &Session, now: Time) {
-        if self.known.get(session.id.slot as usize) != Some(&(WATCHED | UNDER_WAY)) {
-            self.see(session, now);
+    pub(super) fn follow(&mut self, session: &Session, now: Time) {
+        if session.has_under_way() {
+            self.sent(session, now);
+        } else {
+            self.acknowledged(session);
         }
     }
 
-    /// Takes note of whether a session has something under way, and sees to it that it is looked at then.
-    pub(super) fn see(&mut self, session: &Session, now: Time) {
-        let slot = session.id.slot as usize;
-        if slot >= self.known.len() {
-            self.known.resize(slot + 1, 0);
+    /// A session sent something: it must be looked at.
+    #[inline(always)]
+    pub(super) fn sent(&mut self, session: &Session, now: Time) {
+        let slot = session.id.slot;
+        let Some(known) = self.known.get_mut(slot as usize) else { return self.meet(session, now) };
+        if std::mem::replace(known, WATCHED | UNDER_WAY) & WATCHED == 0 {
+            let due = (now.as_nanos() + LOOK).next_multiple_of(TOGETHER);
+            self.watched.add(slot, Time::from_nanos(due));
         }
-        let known = &mut self.known[slot];
-        if !session.has_under_way() {
-            *known &= !UNDER_WAY;
-            return;
-        }
-        if *known & WATCHED == 0 {
-            self.watched.add(session.id.slot, now.plus_nanos(LOOK));
-        }
-        *known = WATCHED | UNDER_WAY;
+    }
+
+    /// A session sends for the first time.
+    #[cold]
+    fn meet(&mut self, session: &Session, now: Time) {
+        self.known.resize(session.id.slot as usize + 1, 0);
+        self.sent(session, now);
     }
 
     /// A session's acknowledgement has come.

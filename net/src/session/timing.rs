@@ -13,6 +13,13 @@ impl Session {
         self.opening.is_some() || self.recovery.suspects_loss()
     }
 
+    /// Whether it wants nothing but to send the acknowledgement that it may owe, and to be looked at while something is under way; its timer for
+    /// what is rare stands already.
+    #[inline]
+    pub(crate) fn is_calm(&self) -> bool {
+        !self.is_stirred() && self.stall_check == Time::NEVER && self.armed != Time::NEVER
+    }
+
     /// Whether something was sent of which nothing is known.
     #[inline]
     pub(crate) fn has_under_way(&self) -> bool {
