@@ -17,9 +17,10 @@ pub(crate) fn bytes(start: *const u8, len: usize) {
     }
 }
 
+/// Asks for the line that holds the byte at `at`.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
-fn line(at: *const u8) {
+pub(crate) fn line(at: *const u8) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     // SAFETY: every processor of this architecture has the instruction (SSE is part of its base), and it is a hint: it reads nothing that the
     // program could see, and an address that is not mapped is passed over without a fault.
@@ -29,7 +30,7 @@ fn line(at: *const u8) {
 /// Elsewhere the stable compiler has no such hint.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 #[inline(always)]
-fn line(_: *const u8) {}
+pub(crate) fn line(_: *const u8) {}
 
 #[cfg(test)]
 mod tests {

@@ -6,19 +6,25 @@
 //! publishes once a burst and the producer reads once a lap. Writing "empty" into each slot would drag its line back and forth.
 //!
 //! The first line is written last: while a reader polls it, a write that has to wait for another line in the middle loses it again.
+//! A reader that finds nothing asks for the second line too each time it looks, since the headers of a packet and a small message need both: once
+//! written, they cross at the same time, and not the second when the first has come.
 //!
 //! Bytes past the [`SLOT_INLINE`]th go to a slab beside the slots, so that small datagrams stay dense in cache and address translation,
 //! and the slab's pages are not touched before a large datagram is.
 
 use std::sync::atomic::compiler_fence;
 
+use super::prefetch;
 use super::primitive::{Arc, AtomicU32, CachePadded, Ordering, UnsafeCell, ord};
 
 /// How many bytes of a datagram lie beside its slot's sequence word.
 pub const SLOT_INLINE: usize = 248;
 
-/// How many of them lie in the same cache line.
-const FIRST: usize = 64 - 8;
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// How many bytes of a datagram lie in the same cache line as the sequence word.
+const FIRST: usize = LINE - 8;
 
 /// Makes a ring of at least `slots` slots (rounded up to a power of two) for datagrams of up to `slot_bytes` bytes.
 pub fn slot_ring(slots: usize, slot_bytes: usize) -> (SlotProducer, SlotConsumer) {
@@ -142,6 +148,7 @@ impl SlotConsumer {
         let next = self.next.wrapping_add(1);
         // Acquire: pairs with the producer's store after it wrote the body.
         if slot.sequence.load(ord!(Acquire, "slots-see")) != next {
+            prefetch::line(std::ptr::from_ref(slot).cast::<u8>().wrapping_add(LINE));
             return None;
         }
         let result = slot.body.with(|body| {
