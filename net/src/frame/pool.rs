@@ -142,6 +142,15 @@ impl Pool {
         shared.local.with(|local| unsafe { (*local).free.len() })
     }
 
+    /// Whether fewer than `count` can be taken now.
+    #[inline]
+    pub(crate) fn has_less_than(&self, count: usize) -> bool {
+        // SAFETY: as in `available`.
+        let here = self.shared().local.with(|local| unsafe { (*local).free.len() });
+        // What other threads returned need not be looked at where there is enough without.
+        here < count && self.available() < count
+    }
+
     /// How many frames the pool has.
     pub fn capacity(&self) -> usize {
         self.shared().count as usize

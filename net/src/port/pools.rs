@@ -26,7 +26,7 @@ impl Pools {
     /// What [`super::Port::receive_frames_low`] asks for: less than a quarter is left.
     #[inline]
     pub(crate) fn receive_low(&self) -> bool {
-        self.receive.available() < self.receive.capacity() / 4
+        self.receive.has_less_than(self.receive.capacity() / 4)
     }
 
     /// What [`super::Port::frames_out`] asks for.

@@ -109,6 +109,18 @@ impl Sockets {
         self.hot_peer
     }
 
+    /// The hot socket, if it is to send to this peer.
+    #[inline]
+    pub(super) fn hot_to(&self, peer: Address) -> Option<&Socket> {
+        if self.hot_peer == Some(peer) { self.hot.as_ref().map(|hot| &hot.source.socket) } else { None }
+    }
+
+    /// Counts a datagram that was sent through that.
+    #[inline]
+    pub(super) fn sent_hot(&mut self) {
+        self.favour.count_hot(1);
+    }
+
     /// The socket to send through, by the hot one or not.
     #[inline]
     pub(super) fn to_send(&self, by_hot: bool) -> &Socket {
@@ -141,11 +153,38 @@ impl Sockets {
         max: usize,
     ) -> Result<usize, PortError> {
         let before = into.len();
-        if self.hot.is_some() {
-            let mut call = Call { receiver, pool, counters, end: before.saturating_add(max), into };
+        let Some(hot) = &mut self.hot else { return self.receive_alone(receiver, pool, counters, into, max) };
+        let mut call = Call { receiver, pool, counters, end: before.saturating_add(max), into };
+        if !hot.comes_first() || self.favour.is_lost() || call.receiver.is_waiting() {
             self.receive_both(&mut call)?;
             return Ok(into.len() - before);
         }
+        hot.since_main += 1;
+        hot.from_main = false;
+        match call.read(&mut hot.source) {
+            Ok(0) if hot.since_main >= QUIET => self.read_main(&mut call),
+            Ok(count) => {
+                self.favour.count_hot(count);
+                Ok(count)
+            }
+            Err(error) => {
+                self.hot_failed(&error);
+                Ok(0)
+            }
+        }
+    }
+
+    /// Receives while there is no hot socket.
+    #[inline(never)]
+    fn receive_alone(
+        &mut self,
+        receiver: &mut Receiver,
+        pool: &Pool,
+        counters: &mut PortCounters,
+        into: &mut Vec<Datagram>,
+        max: usize,
+    ) -> Result<usize, PortError> {
+        let before = into.len();
         let count = receiver.receive(&mut self.main, pool, counters, into, max)?;
         if count > 0 && self.enabled {
             into[before..].iter().for_each(|datagram| self.favour.count(datagram.peer));
@@ -156,7 +195,8 @@ impl Sockets {
         Ok(count)
     }
 
-    /// Receives while there is a hot socket.
+    /// Receives while there is a hot socket, whatever it is to be used for.
+    #[inline(never)]
     fn receive_both(&mut self, call: &mut Call<'_>) -> Result<(), PortError> {
         if self.favour.is_lost() {
             self.retire();
@@ -197,6 +237,7 @@ impl Sockets {
         })
     }
 
+    #[inline(never)]
     fn read_main(&mut self, call: &mut Call<'_>) -> Result<usize, PortError> {
         let count = call.read(&mut self.main)?;
         if let Some(hot) = &mut self.hot {
@@ -221,8 +262,7 @@ impl Sockets {
         let count = match call.read(&mut hot.source) {
             Ok(count) => count,
             Err(error) => {
-                tracing::debug!(%error, peer = %hot.peer, "the socket of a hot peer has failed");
-                self.retire();
+                self.hot_failed(&error);
                 return 0;
             }
         };
@@ -236,6 +276,15 @@ impl Sockets {
             Stage::Settling(_) | Stage::Serving => self.favour.count_hot(count),
         }
         count
+    }
+
+    /// The hot socket can't be read.
+    #[cold]
+    fn hot_failed(&mut self, error: &PortError) {
+        if let Some(hot) = &self.hot {
+            tracing::debug!(%error, peer = %hot.peer, "the socket of a hot peer has failed");
+        }
+        self.retire();
     }
 
     /// Gives `peer` a socket of its own, or counts that it could not be had.
@@ -320,6 +369,14 @@ impl Sockets {
         if let Some(hot) = &mut self.hot {
             hot.since_main = hot.since_main.max(QUIET);
         }
+    }
+}
+
+impl Hot {
+    /// Whether the next receive looks at this socket, and at the main one only if there was nothing for long.
+    #[inline]
+    fn comes_first(&self) -> bool {
+        self.stage == Stage::Serving && self.attention == 0 && self.since_main < BUSY - 1
     }
 }
 

@@ -19,7 +19,11 @@ const BATCH: usize = 32;
 /// Longest message that the kernel gives: a coalesced train.
 const TRAIN: usize = 1 << 16;
 
-/// How many messages are asked for after one came alone, and by how much that grows as long as all that is asked for comes.
+/// From how many on several messages are asked for by one call. Below that they are taken one by one: a call for several costs a lone one,
+/// and each empty look after it, more than it saves two.
+const SEVERAL: usize = 3;
+
+/// How many messages are asked for once so many came one after the other, and by how much that grows as long as all that is asked for comes.
 const MORE: usize = 4;
 
 /// How many messages of one call are asked for, and scattered over frames, while trains come, and the shortest datagrams for which it is done. A
@@ -101,11 +105,23 @@ impl Receiver {
         into: &mut Vec<Datagram>,
         max: usize,
     ) -> Result<usize, PortError> {
+        if source.ask < SEVERAL && source.coalescing != Coalescing::On && !self.is_waiting() && max > 0 {
+            return self.receive_one(source, pool, counters, into);
+        }
+        self.receive_several(source, pool, counters, into, max)
+    }
+
+    #[inline(never)]
+    fn receive_several(
+        &mut self,
+        source: &mut Source,
+        pool: &Pool,
+        counters: &mut PortCounters,
+        into: &mut Vec<Datagram>,
+        max: usize,
+    ) -> Result<usize, PortError> {
         let before = into.len();
         if !self.is_waiting() {
-            if source.ask == 1 && source.coalescing != Coalescing::On && max > 0 {
-                return self.receive_one(source, pool, counters, into);
-            }
             self.read(source, pool, counters, max)?;
         }
         while self.is_waiting() && into.len() - before < max {
@@ -133,44 +149,103 @@ impl Receiver {
         if self.slots[0].frame.is_none() {
             self.slots[0].frame = pool.take().or_else(|| parked(&mut self.slots));
         }
-        let slot = &mut self.slots[0];
-        let room = match &mut slot.frame {
+        match source.only_peer() {
+            Some(&peer) => match source.socket.receive(self.room()) {
+                Ok(len) => Ok(self.hand_one(source, len, Some(peer), counters, into)),
+                Err(errno) => self.failed(source, errno, counters, into),
+            },
+            None => self.receive_one_of_any(source, counters, into),
+        }
+    }
+
+    /// The same, from whoever sent it.
+    #[inline(never)]
+    fn receive_one_of_any(
+        &mut self,
+        source: &mut Source,
+        counters: &mut PortCounters,
+        into: &mut Vec<Datagram>,
+    ) -> Result<usize, PortError> {
+        match source.socket.receive_from(self.room()) {
+            Ok((len, peer)) => Ok(self.hand_one(source, len, peer, counters, into)),
+            Err(errno) => self.failed(source, errno, counters, into),
+        }
+    }
+
+    /// Where one datagram is read into.
+    #[inline]
+    fn room(&mut self) -> &mut [u8] {
+        match &mut self.slots[0].frame {
             Some(frame) => &mut frame.buffer_mut()[..self.mtu],
             None => &mut [],
-        };
-        for _ in 0..ERRORS {
-            let received = match source.only_peer() {
-                Some(peer) => source.socket.receive(room).map(|len| (len, Some(peer))),
-                None => source.socket.receive_from(room),
-            };
-            match received {
-                Ok((len, from)) => {
-                    // Perhaps there are more.
-                    source.ask = MORE;
-                    match (slot.frame.take(), from) {
-                        (Some(mut frame), Some(peer)) if len <= self.mtu => {
-                            frame.set_range(0, len);
-                            into.push(Datagram { frame, peer });
-                            counters.received += 1;
-                            return Ok(1);
-                        }
-                        (None, _) => counters.dropped_no_frame += 1,
-                        (frame, _) => {
-                            slot.frame = frame;
-                            counters.dropped_oversize += 1;
-                        }
-                    }
-                    return Ok(0);
-                }
-                Err(libc::EAGAIN) => {
-                    source.emptied = true;
-                    return Ok(0);
-                }
-                Err(errno) => {
-                    if !passes(errno, counters)? {
-                        return Ok(0);
-                    }
-                }
+        }
+    }
+
+    /// Hands out the one datagram that was read, of this length, and says how many that was.
+    #[inline]
+    fn hand_one(
+        &mut self,
+        source: &mut Source,
+        len: usize,
+        peer: Option<Address>,
+        counters: &mut PortCounters,
+        into: &mut Vec<Datagram>,
+    ) -> usize {
+        // Perhaps there is another; and if there is, more.
+        source.ask = if source.ask == 1 { SEVERAL - 1 } else { MORE };
+        match (self.slots[0].frame.take(), peer) {
+            (Some(frame), Some(peer)) if len <= self.mtu => {
+                hand(frame, len, peer, into);
+                counters.received += 1;
+                1
+            }
+            (None, _) => {
+                counters.dropped_no_frame += 1;
+                0
+            }
+            (frame, _) => {
+                self.slots[0].frame = frame;
+                counters.dropped_oversize += 1;
+                0
+            }
+        }
+    }
+
+    /// A call for one datagram has failed: mostly because there is none.
+    #[inline]
+    fn failed(
+        &mut self,
+        source: &mut Source,
+        errno: libc::c_int,
+        counters: &mut PortCounters,
+        into: &mut Vec<Datagram>,
+    ) -> Result<usize, PortError> {
+        if errno == libc::EAGAIN {
+            (source.ask, source.emptied) = (1, true);
+            return Ok(0);
+        }
+        self.receive_past_errors(source, errno, counters, into)
+    }
+
+    /// Receives one datagram after a call for it gave an error instead, perhaps one that an earlier send has made.
+    #[cold]
+    fn receive_past_errors(
+        &mut self,
+        source: &mut Source,
+        mut errno: libc::c_int,
+        counters: &mut PortCounters,
+        into: &mut Vec<Datagram>,
+    ) -> Result<usize, PortError> {
+        for _ in 1..ERRORS {
+            if errno == libc::EAGAIN {
+                return self.failed(source, errno, counters, into);
+            }
+            if !passes(errno, counters)? {
+                break;
+            }
+            match source.socket.receive_from(self.room()) {
+                Ok((len, peer)) => return Ok(self.hand_one(source, len, peer, counters, into)),
+                Err(next) => errno = next,
             }
         }
         Ok(0)

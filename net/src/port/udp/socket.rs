@@ -116,11 +116,17 @@ impl Socket {
         if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
+    /// Sends one datagram to the peer that the socket is connected to.
+    #[inline]
+    pub(super) fn send(&self, bytes: &[u8]) -> Result<(), libc::c_int> {
+        rustix::net::send(&self.socket, bytes, SendFlags::DONTWAIT).map(drop).map_err(|error| error.raw_os_error())
+    }
+
     /// Sends one datagram, to the peer that the socket is connected to if `to` says so.
     #[inline]
     pub(super) fn send_to(&self, bytes: &[u8], to: &SocketAddress) -> Result<(), libc::c_int> {
         if to.len == 0 {
-            return rustix::net::send(&self.socket, bytes, SendFlags::DONTWAIT).map(drop).map_err(|error| error.raw_os_error());
+            return self.send(bytes);
         }
         let (data, name) = (bytes.as_ptr(), to.pointer());
         // By number, as below: libc's own function first makes itself a cancellation point, at the cost of two atomic operations.

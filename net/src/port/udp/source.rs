@@ -8,7 +8,7 @@ use crate::port::Address;
 pub(super) struct Source {
     pub(super) socket: Socket,
     /// How many messages the next call asks for: one while traffic is thin, so that no call is made to learn that there
-    /// is nothing more.
+    /// is nothing more; below [`SEVERAL`](super::receive) they are taken one by one.
     pub(super) ask: usize,
     pub(super) coalescing: Coalescing,
     /// The peer that the socket is connected to.
@@ -45,8 +45,8 @@ impl Source {
 
     /// The one peer that anything can come from, once that is certain.
     #[inline]
-    pub(super) fn only_peer(&self) -> Option<Address> {
-        if self.emptied { self.connected } else { None }
+    pub(super) fn only_peer(&self) -> Option<&Address> {
+        if self.emptied { self.connected.as_ref() } else { None }
     }
 
     /// Turns coalescing on, if the kernel has it.

@@ -83,6 +83,35 @@ impl Sender {
         counters: &mut PortCounters,
         burst: &mut VecDeque<Datagram>,
     ) -> Result<usize, PortError> {
+        let mut failed = None;
+        // A lone datagram to the hot peer: a call that somebody waits for.
+        if burst.len() == 1
+            && let Some(lone) = burst.front()
+            && lone.frame.len() <= self.mtu
+            && let Some(socket) = sockets.hot_to(lone.peer)
+        {
+            match socket.send(&lone.frame) {
+                Ok(()) => {
+                    sockets.sent_hot();
+                    counters.transmitted += 1;
+                    burst.pop_back();
+                    return Ok(1);
+                }
+                Err(errno) => failed = Some(errno),
+            }
+        }
+        self.transmit_all(sockets, counters, burst, failed)
+    }
+
+    /// The same for any burst. `failed`: that was just tried, a lone datagram to the hot peer, and gave this error.
+    #[inline(never)]
+    fn transmit_all(
+        &mut self,
+        sockets: &mut Sockets,
+        counters: &mut PortCounters,
+        burst: &mut VecDeque<Datagram>,
+        mut failed: Option<libc::c_int>,
+    ) -> Result<usize, PortError> {
         let mut sent = 0;
         let mut retries = 0;
         while let Some(first) = burst.front() {
@@ -98,7 +127,9 @@ impl Sender {
                 }
             };
             let socket = sockets.to_send(by_hot);
-            let (outcome, tried) = if burst.len() == 1 {
+            let (outcome, tried) = if let Some(errno) = failed.take() {
+                (Err(errno), 1)
+            } else if burst.len() == 1 {
                 (socket.send_to(&first.frame, &to).map(|()| 1), 1)
             } else {
                 self.send_groups(socket, to, burst, hot)
