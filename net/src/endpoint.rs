@@ -24,6 +24,7 @@ mod timers;
 mod usage;
 
 use std::collections::VecDeque;
+use std::hint::cold_path;
 use std::io;
 use std::sync::Arc;
 
@@ -40,8 +41,8 @@ use crate::clock::Time;
 use crate::payload::Payload;
 use crate::port::{Address, Datagram, Port, PortCounters};
 use crate::session::{
-    Budget, Credit, Crowd, Handled, Inflow, Message, NewMessage, Session, Shared, Spare, Tokens, bundled_len, least_beside_small,
-    write_bundled, write_bundled_words,
+    Budget, Credit, Crowd, HEAD_WORDS, Handled, Head, Inflow, Message, NewMessage, Session, Shared, Spare, Tokens, bundled_len,
+    least_beside_small, write_bundled, write_bundled_words,
 };
 use crate::wire::{MIN_MTU, Parameters};
 
@@ -182,28 +183,26 @@ impl Endpoint {
             write_bundled(head, &body, place);
             return Ok(id);
         }
-        self.send_apart(session, class, head, body, token, now)
+        self.send_apart(session, class, &Head::Bytes(head), body, token, now)
     }
 
-    /// [`Endpoint::send`] with a head of little-endian words, at most [`MAX_HEAD`] bytes, for those who have it in registers.
+    /// [`Endpoint::send`] with a head of little-endian words, for those who have it in registers.
     #[inline(always)]
-    pub fn send_words<const N: usize>(
+    pub fn send_words(
         &mut self,
         session: SessionId,
         class: Class,
-        head: [u64; N],
+        head: [u64; HEAD_WORDS],
         body: Payload,
         token: u64,
         now: Time,
     ) -> Result<MessageId, SendError> {
-        const { assert!(8 * N <= MAX_HEAD) };
-        let len = bundled_len(8 * N, body.len());
+        let len = bundled_len(8 * HEAD_WORDS, body.len());
         if let Some((id, place)) = self.pen.add(session, class, token, len) {
             write_bundled_words(head, &body, place);
             return Ok(id);
         }
-        let words = head.map(u64::to_le_bytes);
-        self.send_apart(session, class, words.as_flattened(), body, token, now)
+        self.send_apart(session, class, &Head::Words(head), body, token, now)
     }
 
     /// The packet that is being written is finished.
@@ -220,31 +219,57 @@ impl Endpoint {
         &mut self,
         session: SessionId,
         class: Class,
-        head: &[u8],
+        head: &Head<'_>,
         body: Payload,
         token: u64,
         now: Time,
     ) -> Result<MessageId, SendError> {
         if head.len() > MAX_HEAD {
+            cold_path();
             return Err(SendError::TooLarge { len: head.len(), limit: MAX_HEAD });
         }
         self.put_down(now);
         let entry = self.sessions.get_mut(session).ok_or(SendError::UnknownSession)?;
-        if let Some(mut frame) = self.departures.frame_for_now(class, self.port.as_mut(), &mut self.shared.counters) {
+        if let Some(frame) = self.departures.frame_for_now(class, self.port.as_mut(), &mut self.shared.counters) {
             let new = NewMessage { class, head, body: &body, token };
-            if let Some((id, part)) = entry.send_now(&new, &mut frame, now, &mut self.shared) {
-                self.pen.take_up(frame, entry, class, id, part, &self.shared);
+            let frame = self.pen.take_up(frame);
+            if let Some((id, part, len)) = entry.send_now(&new, frame.buffer_mut(), now, &mut self.shared) {
+                self.pen.begin(entry, class, id, part, len, &self.shared);
                 // It is open, so that it has a timer for all that it waits for besides.
                 self.timers.sent(entry, now);
                 return Ok(id);
             }
-            self.departures.give_back(frame);
+            if let Some(frame) = self.pen.give_back() {
+                self.departures.give_back(frame);
+            }
         }
+        self.send_later(session, class, head, body, token, now)
+    }
+
+    /// Accepts a message that can't leave as it is, or not now.
+    #[inline(never)]
+    fn send_later(
+        &mut self,
+        session: SessionId,
+        class: Class,
+        head: &Head<'_>,
+        body: Payload,
+        token: u64,
+        now: Time,
+    ) -> Result<MessageId, SendError> {
         // What a packet acknowledged makes room.
         if self.catch_up(now) {
             return self.send_apart(session, class, head, body, token, now);
         }
         let entry = self.sessions.get_mut(session).ok_or(SendError::UnknownSession)?;
+        let words;
+        let head = match head {
+            Head::Bytes(bytes) => bytes,
+            Head::Words(numbers) => {
+                words = numbers.map(u64::to_le_bytes);
+                words.as_flattened()
+            }
+        };
         let id = entry.send(Message { class, head, body, token }, now, &mut self.shared)?;
         self.shared.counters.messages_sent += 1;
         self.schedule(session.slot, now);

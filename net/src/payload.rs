@@ -35,12 +35,18 @@ impl Payload {
             Some(piece) => Payload(Repr::Piece(piece)),
             None => Payload::copy_from(bytes()),
         };
-        debug_assert!(self.is_empty() && !self.holds_frame(), "a payload would be lost");
+        self.replace_nothing(new);
+    }
+
+    /// Puts another in the place of one that is empty.
+    #[inline(always)]
+    pub fn replace_nothing(&mut self, new: Payload) {
+        debug_assert!(!self.is_something(), "a payload would be lost");
         // An empty one owns nothing, so nothing is lost; and to find out that there is nothing to drop would cost more than all the rest.
-        if matches!(&self.0, Repr::Bytes(bytes) if bytes.is_empty()) {
-            std::mem::forget(std::mem::replace(self, new));
+        if self.is_something() {
+            discard(std::mem::replace(self, new));
         } else {
-            *self = new;
+            std::mem::forget(std::mem::replace(self, new));
         }
     }
 
@@ -54,7 +60,7 @@ impl Payload {
     pub fn trim_front(&mut self, count: usize) {
         match &mut self.0 {
             Repr::Piece(piece) => piece.trim_front(count.min(piece.data().len())),
-            Repr::Bytes(bytes) => *bytes = bytes.split_off(count.min(bytes.len())),
+            Repr::Bytes(bytes) => trim_bytes(bytes, count),
         }
     }
 
@@ -66,10 +72,30 @@ impl Payload {
         }
     }
 
+    /// Whether there is anything to it: bytes, or memory that they were in.
+    #[inline]
+    pub fn is_something(&self) -> bool {
+        match &self.0 {
+            Repr::Piece(_) => true,
+            // No bytes never hold memory: see `become_piece`.
+            Repr::Bytes(bytes) => !bytes.is_empty(),
+        }
+    }
+
     /// Whether the bytes occupy a frame of a port's receive pool.
     pub fn holds_frame(&self) -> bool {
         matches!(self.0, Repr::Piece(_))
     }
+}
+
+#[cold]
+fn discard(payload: Payload) {
+    drop(payload);
+}
+
+#[inline(never)]
+fn trim_bytes(bytes: &mut Bytes, count: usize) {
+    *bytes = bytes.split_off(count.min(bytes.len()));
 }
 
 impl Deref for Payload {

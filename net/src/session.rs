@@ -27,6 +27,7 @@ mod timing;
 mod token;
 
 use std::collections::VecDeque;
+use std::hint::cold_path;
 
 use self::congestion::Window;
 use self::handshake::Opening;
@@ -35,8 +36,11 @@ use self::outgoing::{Outgoing, Unscheduled};
 use self::received::Received;
 use self::recovery::Recovery;
 use self::share::Pace;
+use crate::class::Class;
 use crate::clock::Time;
 use crate::endpoint::{CloseReason, EndpointConfig, EndpointCounters, Event, RoundTrip, SessionId};
+use crate::frame::Frame;
+use crate::payload::Payload;
 use crate::port::Address;
 use crate::wire::{CloseCode, DATA_OVERHEAD, Item, Parameters};
 
@@ -49,7 +53,7 @@ pub(crate) use self::following::PartHead;
 pub(crate) use self::handshake::{FIRST_PAUSE, Proven};
 pub(crate) use self::incoming::{Budget, Need};
 pub(crate) use self::inflow::Inflow;
-pub(crate) use self::outgoing::{Message, NewMessage};
+pub(crate) use self::outgoing::{HEAD_WORDS, Head, Message, NewMessage};
 pub(crate) use self::recovery::Part;
 pub(crate) use self::spare::Spare;
 pub(crate) use self::token::Tokens;
@@ -121,6 +125,21 @@ impl Shared {
     #[inline(always)]
     pub(crate) fn tell(&mut self, event: Event) {
         self.batches.push_back(Batch::Event(event));
+    }
+
+    /// The owner is to hear of the message that is behind a packet's headers.
+    #[inline(always)]
+    pub(crate) fn tell_message(&mut self, session: SessionId, class: Class, packet: Frame) {
+        if self.copy_out {
+            cold_path();
+            let payload = Payload::copy_from(&packet[DATA_OVERHEAD..]);
+            return self.tell(Event::Message { session, class, payload });
+        }
+        let event = Event::Message { session, class, payload: Payload::from_frame(packet) };
+        // Where it lies then: moving what was just written would wait until that is done.
+        if let Batch::Event(Event::Message { payload, .. }) = self.batches.push_back_mut(Batch::Event(event)) {
+            payload.trim_front(DATA_OVERHEAD);
+        }
     }
 
     /// So many messages of one packet came or went. Those that only answer long ones do not make a mixture.

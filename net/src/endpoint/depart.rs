@@ -197,13 +197,19 @@ impl Departures {
     /// Queues a packet that is built there: moving it when it was just written would wait until the writes are done.
     #[inline]
     fn begin(&mut self, frame: Frame, peer: Address) -> &mut Frame {
-        self.burst.push_back(Datagram { frame, peer });
-        &mut self.burst.back_mut().expect("it was just pushed").frame
+        &mut self.burst.push_back_mut(Datagram { frame, peer }).frame
+    }
+
+    /// The same, of so many messages.
+    #[inline]
+    pub(super) fn begin_messages(&mut self, frame: Frame, peer: Address, count: usize) -> &mut Frame {
+        self.messages += count;
+        self.begin(frame, peer)
     }
 
     /// The packet that was begun is finished.
     #[inline]
-    fn finish(&mut self) {
+    pub(super) fn finish(&mut self) {
         if !self.integrity
             && let Some(datagram) = self.burst.back_mut()
         {
@@ -223,13 +229,6 @@ impl Departures {
             Header::seal(frame.data_mut());
         }
         self.burst.push_back(Datagram { frame, peer });
-    }
-
-    /// Queues a finished packet of so many messages.
-    #[inline(always)]
-    pub(super) fn push_messages(&mut self, frame: Frame, peer: Address, count: usize) {
-        self.messages += count;
-        self.push(frame, peer);
     }
 
     /// Hands what is queued to the port. `false`: it did not take all.
@@ -279,10 +278,18 @@ impl Endpoint {
     /// Hands the port the packets that are finished, and leaves everything else to the next [`Endpoint::flush`], which must follow before long.
     #[inline]
     pub fn transmit(&mut self, now: Time) {
+        if !self.pen.is_down() || !self.departures.burst.is_empty() {
+            self.transmit_finished(now);
+        }
+    }
+
+    #[inline(never)]
+    fn transmit_finished(&mut self, now: Time) {
         self.put_down(now);
         self.departures.transmit(self.port.as_mut(), &mut self.shared.counters);
     }
 
+    #[inline(never)]
     fn flush_waiting(&mut self, now: Time) {
         let mut packets = 0;
         self.departures.starved = false;

@@ -65,12 +65,14 @@ impl Endpoint {
     /// Takes what a packet that came alone acknowledges.
     #[inline]
     pub(super) fn take_lone(&mut self, now: Time) {
-        if let Some(lone) = self.late.lone.take() {
-            self.take_late(&lone, now);
+        if self.late.lone.is_some() {
+            self.take_late(now);
         }
     }
 
-    fn take_late(&mut self, lone: &Lone, now: Time) {
+    #[inline(never)]
+    fn take_late(&mut self, now: Time) {
+        let Some(lone) = self.late.lone.take() else { return };
         let Some(session) = self.sessions.get_mut(lone.id) else { return };
         match session.receive_acknowledgement(lone.arrived, &lone.header, &mut self.shared) {
             Ok(Handled::Closed) => return self.forget(lone.id.slot, now),

@@ -44,13 +44,24 @@ impl Pen {
         }
     }
 
-    /// Begins with a packet of one message that the session has accepted.
-    #[inline]
-    pub(super) fn take_up(&mut self, frame: Frame, session: &Session, class: Class, first: MessageId, part: Part, shared: &Shared) {
-        let len = frame.len();
+    /// Takes a frame to write a packet into, which may be given back as it is.
+    #[inline(always)]
+    pub(super) fn take_up(&mut self, frame: Frame) -> &mut Frame {
+        self.frame.insert(frame)
+    }
+
+    /// Gives it back: nothing was written.
+    #[cold]
+    pub(super) fn give_back(&mut self) -> Option<Frame> {
+        self.frame.take()
+    }
+
+    /// The frame has a packet of `len` bytes in it, with one message that the session has accepted.
+    #[inline(always)]
+    pub(super) fn begin(&mut self, session: &Session, class: Class, first: MessageId, part: Part, len: usize, shared: &Shared) {
+        let room = self.frame.as_ref().map_or(0, Frame::capacity);
         (self.session, self.class, self.part, self.first) = (session.id, class, part, first);
-        (self.start, self.at, self.limit, self.count) = (len, len, session.longest_bundle(shared).min(frame.capacity()), 0);
-        self.frame = Some(frame);
+        (self.start, self.at, self.limit, self.count) = (len, len, session.longest_bundle(shared).min(room), 0);
     }
 
     /// Whether a packet is being written.
@@ -88,12 +99,13 @@ impl Pen {
     /// The packet is as it will leave, and its session learns what is in it.
     #[inline]
     pub(super) fn put_down(&mut self, sessions: &mut Table, departures: &mut Departures, now: Time, shared: &mut Shared) {
-        let Some(mut frame) = self.frame.take() else { return };
+        let Some(frame) = self.frame.take() else { return };
         let Some(session) = sessions.get_mut(self.session) else { return };
+        let frame = departures.begin_messages(frame, session.peer, 1 + self.count);
+        frame.set_range(0, self.at);
         if self.count > 0 {
-            frame.set_range(0, self.at);
             session.joined(self.part, &self.tokens[..self.count], frame.data_mut(), self.start, now, shared);
         }
-        departures.push_messages(frame, session.peer, 1 + self.count);
+        departures.finish();
     }
 }

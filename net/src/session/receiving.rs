@@ -127,7 +127,7 @@ impl Session {
             Whole::Data(class) => {
                 shared.counters.messages_received += 1;
                 shared.saw_small(1, now);
-                shared.tell(Event::Message { session, class, payload: body(frame, shared.copy_out) });
+                shared.tell_message(session, class, frame);
             }
             Whole::Control if is_bundle => return Err(WireError::Field("control message")),
             Whole::Control => shared.tell(Event::Control { session, payload: body(frame, shared.copy_out) }),

@@ -67,28 +67,27 @@ impl Session {
         shared.counters.messages_sent += tokens.len() as u64;
     }
 
-    /// Accepts a message and builds its only packet at once, where nothing stands before it; else `None`, and nothing was done.
+    /// Accepts a message and builds its only packet at once in `buffer`, where nothing stands before it; else `None`, and nothing was done. Gives
+    /// the packet's length too.
     #[inline]
     pub(crate) fn send_now(
         &mut self,
         new: &NewMessage<'_>,
-        frame: &mut Frame,
+        buffer: &mut [u8],
         now: Time,
         shared: &mut Shared,
-    ) -> Option<(MessageId, Part)> {
+    ) -> Option<(MessageId, Part, usize)> {
         if !self.may_send_now(shared) {
             return None;
         }
         self.borrow(&mut shared.spare);
-        let buffer = frame.buffer_mut();
         let (id, len, part) = self.outgoing.push_and_emit(new, buffer)?;
         let number = self.emit_header(now, Kind::Data, buffer);
         self.recovery.sent(number, now, len, part);
-        frame.set_range(0, len);
         self.accepted_now(len - DATA_OVERHEAD, shared);
         shared.saw_small(1, now);
         shared.counters.messages_sent += 1;
-        Some((id, part))
+        Some((id, part, len))
     }
 
     #[inline(always)]

@@ -21,10 +21,10 @@ const TRAIN: usize = 1 << 16;
 
 /// From how many on several messages are asked for by one call. Below that they are taken one by one: a call for several costs a lone one,
 /// and each empty look after it, more than it saves two.
-const SEVERAL: usize = 3;
+pub(super) const SEVERAL: usize = 3;
 
 /// How many messages are asked for once so many came one after the other, and by how much that grows as long as all that is asked for comes.
-const MORE: usize = 4;
+pub(super) const MORE: usize = 4;
 
 /// How many messages of one call are asked for, and scattered over frames, while trains come, and the shortest datagrams for which it is done. A
 /// call costs little beside a train's bytes, and of more than these the first would be out of the near cache before the last is there.
@@ -150,8 +150,12 @@ impl Receiver {
             self.slots[0].frame = pool.take().or_else(|| parked(&mut self.slots));
         }
         match source.only_peer() {
-            Some(&peer) => match source.socket.receive(self.room()) {
-                Ok(len) => Ok(self.hand_one(source, len, Some(peer), counters, into)),
+            Some(peer) => match source.socket.receive(self.room()) {
+                Ok(len) => {
+                    let count = self.hand_one(len, Some(peer), counters, into);
+                    source.ask_on();
+                    Ok(count)
+                }
                 Err(errno) => self.failed(source, errno, counters, into),
             },
             None => self.receive_one_of_any(source, counters, into),
@@ -167,7 +171,10 @@ impl Receiver {
         into: &mut Vec<Datagram>,
     ) -> Result<usize, PortError> {
         match source.socket.receive_from(self.room()) {
-            Ok((len, peer)) => Ok(self.hand_one(source, len, peer, counters, into)),
+            Ok((len, peer)) => {
+                source.ask_on();
+                Ok(self.hand_one(len, peer.as_ref(), counters, into))
+            }
             Err(errno) => self.failed(source, errno, counters, into),
         }
     }
@@ -183,31 +190,25 @@ impl Receiver {
 
     /// Hands out the one datagram that was read, of this length, and says how many that was.
     #[inline]
-    fn hand_one(
-        &mut self,
-        source: &mut Source,
-        len: usize,
-        peer: Option<Address>,
-        counters: &mut PortCounters,
-        into: &mut Vec<Datagram>,
-    ) -> usize {
-        // Perhaps there is another; and if there is, more.
-        source.ask = if source.ask == 1 { SEVERAL - 1 } else { MORE };
-        match (self.slots[0].frame.take(), peer) {
-            (Some(frame), Some(peer)) if len <= self.mtu => {
-                hand(frame, len, peer, into);
-                counters.received += 1;
-                1
-            }
-            (None, _) => {
-                counters.dropped_no_frame += 1;
-                0
-            }
-            (frame, _) => {
-                self.slots[0].frame = frame;
-                counters.dropped_oversize += 1;
-                0
-            }
+    fn hand_one(&mut self, len: usize, peer: Option<&Address>, counters: &mut PortCounters, into: &mut Vec<Datagram>) -> usize {
+        if len <= self.mtu
+            && let Some(&peer) = peer
+            && let Some(frame) = self.slots[0].frame.take()
+        {
+            hand(frame, len, peer, into);
+            counters.received += 1;
+            return 1;
+        }
+        self.drop_one(counters);
+        0
+    }
+
+    /// There is no frame for a datagram, or not as long a one.
+    #[cold]
+    fn drop_one(&self, counters: &mut PortCounters) {
+        match self.slots[0].frame {
+            None => counters.dropped_no_frame += 1,
+            Some(_) => counters.dropped_oversize += 1,
         }
     }
 
@@ -244,7 +245,10 @@ impl Receiver {
                 break;
             }
             match source.socket.receive_from(self.room()) {
-                Ok((len, peer)) => return Ok(self.hand_one(source, len, peer, counters, into)),
+                Ok((len, peer)) => {
+                    source.ask_on();
+                    return Ok(self.hand_one(len, peer.as_ref(), counters, into));
+                }
                 Err(next) => errno = next,
             }
         }

@@ -1,5 +1,6 @@
 //! A socket that datagrams are received from, and how it is best read: what recent traffic has shown.
 
+use super::receive::{MORE, SEVERAL};
 use super::socket::Socket;
 use crate::port::Address;
 
@@ -8,7 +9,7 @@ use crate::port::Address;
 pub(super) struct Source {
     pub(super) socket: Socket,
     /// How many messages the next call asks for: one while traffic is thin, so that no call is made to learn that there
-    /// is nothing more; below [`SEVERAL`](super::receive) they are taken one by one.
+    /// is nothing more; below [`SEVERAL`] they are taken one by one.
     pub(super) ask: usize,
     pub(super) coalescing: Coalescing,
     /// The peer that the socket is connected to.
@@ -41,6 +42,12 @@ impl Source {
             emptied: false,
             coalescing: if coalesce { Coalescing::Later } else { Coalescing::Never },
         }
+    }
+
+    /// A datagram came by a call for one. Perhaps there is another; and if there is, more.
+    #[inline]
+    pub(super) fn ask_on(&mut self) {
+        self.ask = if self.ask == 1 { SEVERAL - 1 } else { MORE };
     }
 
     /// The one peer that anything can come from, once that is certain.

@@ -94,7 +94,10 @@ impl Sender {
                 Ok(()) => {
                     sockets.sent_hot();
                     counters.transmitted += 1;
-                    burst.pop_back();
+                    // It goes back from where it lies: the one datagram is moved nowhere.
+                    if let Some(Datagram { frame, .. }) = burst.pop_back() {
+                        drop(frame);
+                    }
                     return Ok(1);
                 }
                 Err(errno) => failed = Some(errno),

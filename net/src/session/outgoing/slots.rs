@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use super::super::bits::Bits;
-use super::Unscheduled;
+use super::{Head, Unscheduled};
 use crate::payload::Payload;
 use crate::wire::Fragment;
 
@@ -208,13 +208,17 @@ impl Slots {
 impl Slot {
     /// Begins a message of one packet, whose bytes are `head` followed by `body`.
     #[inline(always)]
-    pub(super) fn begin(&mut self, class: u8, token: u64, order: u64, head: &[u8], body: &[u8]) {
-        self.head.clear();
-        self.head.extend_from_slice(head);
-        if !body.is_empty() {
-            self.head.extend_from_slice(body);
+    pub(super) fn begin(&mut self, class: u8, token: u64, order: u64, head: &Head<'_>, body: &[u8]) {
+        let total = head.len() + body.len();
+        if self.head.len() != total {
+            self.head.resize(total, 0);
         }
-        self.start(class, token, order, self.head.len() as u32);
+        let (first, rest) = self.head.split_at_mut(head.len());
+        head.write(first);
+        if !body.is_empty() {
+            rest.copy_from_slice(body);
+        }
+        self.start(class, token, order, total as u32);
     }
 
     /// Begins a message of several packets, of which `unscheduled` may be sent.

@@ -103,7 +103,7 @@ fn the_message_with_least_left_goes_first_whatever_came_grew_or_went_meanwhile()
 fn use_once(outgoing: &mut Outgoing) -> u32 {
     let number = outgoing.data.allocate().unwrap();
     let slot = outgoing.data.get_mut(number);
-    slot.begin(0, 0, 0, b"bytes", &[]);
+    slot.begin(0, 0, 0, &Head::Bytes(b"bytes"), &[]);
     let sequence = slot.sequence;
     outgoing.data.release(number);
     sequence
