@@ -116,8 +116,8 @@ impl Core {
         }
     }
 
-    /// Looks at the clock.
-    #[inline]
+    /// Looks at the clock. Of this one copy is enough: what is called for every packet should be little code.
+    #[inline(never)]
     pub(crate) fn read_clock(&mut self) -> Time {
         self.now = self.now.max(self.clock.now());
         self.now

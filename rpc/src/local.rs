@@ -3,6 +3,7 @@
 use std::cell::{Ref, RefCell};
 use std::fmt;
 use std::future::Future;
+use std::hint::cold_path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,6 +129,7 @@ impl Local {
         let settled = core.deferred.is_empty();
         drop(core);
         if !settled {
+            cold_path();
             self.shared.settle();
         }
         made

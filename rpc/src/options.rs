@@ -66,9 +66,15 @@ impl CallOptions {
         let expires = self.expires.unwrap_or(Time::NEVER);
         match self.deadline {
             None => expires,
-            Some(deadline) => expires.min(now() + deadline),
+            Some(deadline) => expires.min(later(now(), deadline)),
         }
     }
+}
+
+/// Not part of its callers, most of which have no use for it.
+#[inline(never)]
+fn later(now: Time, by: Duration) -> Time {
+    now + by
 }
 
 /// Bytes that travel with a request to a hook of the server, see [`Hook`](crate::Hook).

@@ -58,10 +58,19 @@ impl Request {
     /// Lets go of what a request held that has been handled.
     #[inline(always)]
     pub(crate) fn clear(&mut self) {
+        if self.token.get().is_some() {
+            self.retire_token();
+        }
+        if self.payload.is_something() {
+            self.payload = Payload::empty();
+        }
+    }
+
+    #[inline(never)]
+    fn retire_token(&mut self) {
         if let Some(token) = self.token.take() {
             token.retire();
         }
-        self.payload = Payload::empty();
     }
 
     /// The request's bytes. For a small request they lie in the packet that it came in, which goes back to its pool when the request

@@ -152,9 +152,13 @@ impl Server {
     /// Ends the credits' interval, when it is over.
     #[inline]
     pub(crate) fn adjust_credits(&mut self, now: Time) {
-        if !self.credits_due(now) {
-            return;
+        if self.credits_due(now) {
+            self.end_credit_interval(now);
         }
+    }
+
+    #[cold]
+    fn end_credit_interval(&mut self, now: Time) {
         for ((pool, &outstanding), class) in self.pools.iter_mut().zip(&self.outstanding).zip(Class::ALL) {
             let (delay, samples) = self.queue.take_observed(class);
             pool.observe(delay, samples);

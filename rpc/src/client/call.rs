@@ -134,6 +134,24 @@ pub(crate) enum Sink {
     Remote(Arc<RemoteSlot>),
 }
 
+impl Sink {
+    /// Puts another in the place of one that nobody waits by any more. In a free slot that is mostly a tag, which is nothing to drop.
+    #[inline(always)]
+    pub(crate) fn become_another(&mut self, new: Sink) {
+        let old = std::mem::replace(self, new);
+        if matches!(old, Sink::Tag(_)) {
+            std::mem::forget(old);
+        } else {
+            discard(old);
+        }
+    }
+}
+
+#[inline(never)]
+fn discard(sink: Sink) {
+    drop(sink);
+}
+
 /// One call.
 #[derive(Debug)]
 pub(crate) struct Slot {

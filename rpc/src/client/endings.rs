@@ -1,6 +1,7 @@
 //! How calls end: by a reply, a cancel, a deadline, or the end of a session or the node; whichever is first.
 
 use std::collections::VecDeque;
+use std::hint::cold_path;
 use std::time::Duration;
 
 use tautline_net::class::Class;
@@ -28,12 +29,14 @@ impl Core {
     #[inline]
     pub(crate) fn on_reply(&mut self, session: SessionId, payload: &mut Payload) {
         let Ok((head, _)) = ReplyHead::ref_from_prefix(payload) else {
+            cold_path();
             self.metrics.node.malformed += 1;
             return;
         };
         let head = *head;
         // A reply counts only in the session that its call was sent in: nobody answers for somebody else.
         let Some(slot) = self.client.table.sent_in(session, CallId::from_u64(head.call.get())) else {
+            cold_path();
             self.metrics.node.late_replies += 1;
             return;
         };
@@ -54,9 +57,10 @@ impl Core {
                 self.client.completions.push(Completion { tag, result: Ok(std::mem::take(payload)) });
                 self.client.table.release(slot);
             } else {
-                self.hand_over(slot, Ok(std::mem::take(payload)));
+                self.hand_over_reply(slot, payload);
             }
         } else {
+            cold_path();
             let error = error_of(&head, call.method, payload);
             self.deliver(slot, Err(error));
         }
@@ -214,6 +218,12 @@ impl Core {
             Err(error) => series.errors[error.kind() as usize] += 1,
         }
         self.hand_over(slot, result);
+    }
+
+    /// The same for a reply, which stays where it is until then: payloads are large to move.
+    #[inline(never)]
+    fn hand_over_reply(&mut self, slot: u32, payload: &mut Payload) {
+        self.hand_over(slot, Ok(std::mem::take(payload)));
     }
 
     /// Hands an ended call's result to whoever waits for it.

@@ -1,12 +1,13 @@
 //! Calls on their way out: made, given to their session when there is credit, or put in line.
 
 use std::collections::HashMap;
+use std::hint::cold_path;
 
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 use tautline_net::class::Class;
 use tautline_net::clock::Time;
-use tautline_net::endpoint::{CloseReason, ConnectError, SendError, SessionId};
+use tautline_net::endpoint::{CloseReason, ConnectError, MessageId, SendError, SessionId};
 use tautline_net::payload::Payload;
 use tautline_net::port::Address;
 use zerocopy::IntoBytes;
@@ -73,6 +74,7 @@ impl Core {
         match made {
             Ok(id) => Ok(id),
             Err(error) => {
+                cold_path();
                 counted.errors[error.kind() as usize] += 1;
                 Err(*error)
             }
@@ -90,14 +92,17 @@ impl Core {
         sink: impl FnOnce() -> Sink,
     ) -> Result<CallId, Box<CallError>> {
         if self.stopped {
+            cold_path();
             return Err(Box::new(CallError::Stopped { fate: Fate::NotSent }));
         }
         let due = options.due(|| self.read_clock());
         if due <= self.now {
+            cold_path();
             return Err(Box::new(CallError::DeadlineExceeded { fate: Fate::NotSent }));
         }
         // Completions that nobody fetched count: they are as bounded as calls.
         if self.client.table.live() + self.client.completions.len() >= self.client.max_calls {
+            cold_path();
             return Err(Box::new(CallError::Full(Limit::Calls)));
         }
         let peer = self.client.table.peers.resolve(peer).ok_or_else(|| Box::new(CallError::Full(Limit::Peers)))?;
@@ -109,20 +114,30 @@ impl Core {
         let result = match turn {
             Turn::Send => self.send_call(&Leaving { id, peer, class, method, due, notify_start, extension }, payload),
             Turn::Wait => {
-                let cold = self.client.table.cold_mut(slot);
-                cold.payload = payload;
-                cold.extension.clone_from(&options.extension);
-                self.client.table.wait(slot, begun);
+                self.put_in_line(slot, payload, options);
                 Ok(())
             }
-            Turn::Full => Err(Box::new(CallError::Full(Limit::Waiting))),
+            Turn::Full => {
+                cold_path();
+                Err(Box::new(CallError::Full(Limit::Waiting)))
+            }
         };
         if result.is_err() {
+            cold_path();
             // It never began: its sink hears of it by the return value.
             self.client.table.end(slot);
             self.release_call(slot);
         }
         result.map(|()| id)
+    }
+
+    /// Keeps what a call that waits for credit will be sent with.
+    #[cold]
+    fn put_in_line(&mut self, slot: u32, payload: Payload, options: &CallOptions) {
+        let cold = self.client.table.cold_mut(slot);
+        cold.payload = payload;
+        cold.extension.clone_from(&options.extension);
+        self.client.table.wait(slot, self.now);
     }
 
     /// Gives a call that holds a credit to its peer's session, opening one if there is none. On failure the credit is back.
@@ -152,10 +167,7 @@ impl Core {
         let sent = if bytes.is_empty() {
             self.endpoint.send_words(session, class, head.words(), payload, id.as_u64(), self.now)
         } else {
-            let mut buffer = [0; REQUEST_HEAD + MAX_EXTENSION];
-            buffer[..REQUEST_HEAD].copy_from_slice(head.as_bytes());
-            buffer[REQUEST_HEAD..REQUEST_HEAD + bytes.len()].copy_from_slice(bytes);
-            self.endpoint.send(session, class, &buffer[..REQUEST_HEAD + bytes.len()], payload, id.as_u64(), self.now)
+            self.send_extended(session, class, &head, bytes, payload, id)
         };
         match sent {
             Ok(message) => {
@@ -164,6 +176,24 @@ impl Core {
             }
             Err(error) => Err(self.not_sent(id.slot, refused(error))),
         }
+    }
+
+    /// Sends a request that has an extension.
+    #[inline(never)]
+    fn send_extended(
+        &mut self,
+        session: SessionId,
+        class: Class,
+        head: &RequestHead,
+        extension: &[u8],
+        payload: Payload,
+        id: CallId,
+    ) -> Result<MessageId, SendError> {
+        let mut buffer = [0; REQUEST_HEAD + MAX_EXTENSION];
+        let (place, rest) = buffer.split_at_mut(REQUEST_HEAD);
+        place.copy_from_slice(head.as_bytes());
+        rest[..extension.len()].copy_from_slice(extension);
+        self.endpoint.send(session, class, &buffer[..REQUEST_HEAD + extension.len()], payload, id.as_u64(), self.now)
     }
 
     /// The session did not take a call: its credit is back.
@@ -201,6 +231,13 @@ impl Core {
     /// Sends what waits for credit of a peer and class, as far as there is any.
     #[inline]
     pub(super) fn pump(&mut self, peer: u32, class: Class) {
+        if self.client.table.has_waiting(peer, class) {
+            self.pump_line(peer, class);
+        }
+    }
+
+    #[inline(never)]
+    fn pump_line(&mut self, peer: u32, class: Class) {
         while let Some(slot) = self.client.table.next_waiting(peer, class) {
             self.send_waiting(slot);
         }

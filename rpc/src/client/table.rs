@@ -1,6 +1,7 @@
 //! The calls of a node, the lists that they are in, and the credits that they hold. It knows no network: what it decides is
 //! carried out in [`submit`](super::submit), and its properties are tested here alone.
 
+use std::hint::cold_path;
 use std::time::Duration;
 
 use tautline_net::class::Class;
@@ -83,7 +84,8 @@ impl Table {
         let NewCall { peer, class, method, series, notify_start, begun, due, sink } = call;
         let place = &mut self.slots[slot as usize];
         let generation = place.generation.wrapping_add(1);
-        (place.generation, place.state, place.sink) = (generation, State::Waiting, sink);
+        (place.generation, place.state) = (generation, State::Waiting);
+        place.sink.become_another(sink);
         (place.class, place.notify_start, place.method) = (class, notify_start, method);
         (place.peer, place.series, place.begun, place.due) = (peer, series, begun, due);
         self.live += 1;
@@ -131,8 +133,13 @@ impl Table {
         Some(self.slots.len() as u32 - 1)
     }
 
-    /// The next call in line, with a credit taken for it; `None` if nobody waits or no credit is free.
+    /// Whether a call waits in line.
     #[inline]
+    pub(crate) fn has_waiting(&self, peer: u32, class: Class) -> bool {
+        self.peers[peer].lanes[class.index()].waiting > 0
+    }
+
+    /// The next call in line, with a credit taken for it; `None` if nobody waits or no credit is free.
     pub(crate) fn next_waiting(&mut self, peer: u32, class: Class) -> Option<u32> {
         let lane = &mut self.peers[peer].lanes[class.index()];
         if lane.waiting == 0 || !lane.account.take() {
@@ -178,7 +185,7 @@ impl Table {
     #[inline(always)]
     pub(crate) fn sent(&mut self, slot: u32, session: SessionId, message: MessageId) {
         if self.sessions.len() <= session.slot() {
-            self.sessions.resize(session.slot() + 1, NIL);
+            self.add_session(session);
         }
         let next = std::mem::replace(&mut self.sessions[session.slot()], slot);
         if next != NIL {
@@ -188,6 +195,11 @@ impl Table {
         call.session = session;
         (call.previous, call.next) = (NIL, next);
         call.state.send(message);
+    }
+
+    #[cold]
+    fn add_session(&mut self, session: SessionId) {
+        self.sessions.resize(session.slot() + 1, NIL);
     }
 
     /// The call, which holds a credit, could not be given to its session.
@@ -205,6 +217,7 @@ impl Table {
         let Slot { peer, class, session, previous, next, due, .. } = *call;
         match held {
             Held::Nothing => {
+                cold_path();
                 let lane = &self.peers[peer].lanes[class.index()];
                 self.wheel.cancel(slot);
                 // A call that could not be sent is in no line any more.

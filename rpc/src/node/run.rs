@@ -39,28 +39,24 @@ impl Node {
     /// Runs an inline handler where its request was received, and answers.
     #[inline]
     pub(super) fn run_direct(&mut self, asked: &Asked) {
-        let from = asked.sampled.then(|| self.shared.core.borrow_mut().sample_begins(asked));
+        let from = if asked.sampled { Some(self.core().sample_begins(asked)) } else { None };
         let answer = match &mut self.runners[asked.service as usize] {
             Runner::Inline(handler) => {
                 let request = &mut self.direct;
                 guarded(|| handler(request))
             }
-            _ => Some(Err(Status::new(Code::Internal, "the service is not inline"))),
+            _ => not_inline(),
         };
         // Its frame goes back before the reply needs one.
         self.direct.clear();
         let mut core = self.shared.core.borrow_mut();
         if let Some(from) = from {
-            let nanos = core.read_clock().nanos_since(from);
-            core.metrics.serving(asked.service, asked.class).service_time.record(nanos);
+            core.sample_ends(asked, from);
         }
         match answer {
             Some(Ok(reply)) => core.send_ok(asked, reply.into_payload(), Duration::ZERO),
             Some(Err(status)) => core.send_failure(asked, &status, Duration::ZERO),
-            None => {
-                core.metrics.serving(asked.service, asked.class).panics += 1;
-                core.send_failure(asked, &panicked(), Duration::ZERO);
-            }
+            None => core.send_panicked(asked),
         }
     }
 
@@ -120,6 +116,20 @@ impl Core {
         from
     }
 
+    /// It has run.
+    #[cold]
+    fn sample_ends(&mut self, asked: &Asked, from: Time) {
+        let nanos = self.read_clock().nanos_since(from);
+        self.metrics.serving(asked.service, asked.class).service_time.record(nanos);
+    }
+
+    /// It has panicked.
+    #[cold]
+    fn send_panicked(&mut self, asked: &Asked) {
+        self.metrics.serving(asked.service, asked.class).panics += 1;
+        self.send_failure(asked, &panicked(), Duration::ZERO);
+    }
+
     /// Starts an entry of the poller's own; `None` if it has expired, or is a future and there is no room for one.
     pub(super) fn start_own(&mut self, ticket: Ticket, job: Job, room: bool) -> Option<Started> {
         // The last handler may have taken long: the turn's time is too old to judge a deadline by, or to tell a hook.
@@ -159,6 +169,12 @@ impl Core {
             }
         }
     }
+}
+
+/// What is only run directly if it is inline is not: that can't be.
+#[cold]
+fn not_inline() -> Option<HandlerResult> {
+    Some(Err(Status::new(Code::Internal, "the service is not inline")))
 }
 
 /// Ends a future's entry, however the future ends.

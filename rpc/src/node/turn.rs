@@ -1,6 +1,8 @@
 //! One turn of the poll loop. The order is that of urgency: what workers have started is told to hooks first, because another server waits
 //! for that word; then packets, then timers, one queued job, tasks, and last everything that this made ready to send.
 
+use std::hint::cold_path;
+
 use tautline_net::endpoint::{Batch, Event, SessionId};
 use tautline_net::payload::Payload;
 use tautline_net::sync::claim::Ticket;
@@ -28,11 +30,7 @@ impl Node {
     pub(super) fn turn(&mut self) -> usize {
         let mut done = 0;
         if self.shared.mail.has_notes() {
-            let mut core = self.core();
-            core.read_clock();
-            core.fresh = true;
-            drop(core);
-            done += self.take_notes();
+            done += self.notes_first();
         }
         let (packets, has_work) = {
             let mut core = self.core();
@@ -51,19 +49,29 @@ impl Node {
                 core.endpoint.flush(now);
                 core.send_owed_cancels();
             }
-            let has_work = core.has_work();
+            let has_work = core.has_work() || self.shared.mail.has_jobs();
             core.fresh = has_work;
             (packets, has_work)
         };
-        if has_work || self.shared.mail.has_jobs() {
+        if has_work {
             done += self.work(packets > 0);
         }
         done + packets
     }
 
+    /// Takes what workers say before anything else is done.
+    #[inline(never)]
+    fn notes_first(&mut self) -> usize {
+        let mut core = self.core();
+        core.read_clock();
+        core.fresh = true;
+        drop(core);
+        self.take_notes()
+    }
+
     /// The rest of a turn that has something to do.
+    #[inline(never)]
     fn work(&mut self, flush: bool) -> usize {
-        self.core().fresh = true;
         let mut done = self.take_events(flush);
         let (mut core, has_jobs) = (self.core(), self.shared.mail.has_jobs());
         if has_jobs || core.has_jobs() {
@@ -84,6 +92,7 @@ impl Node {
     }
 
     /// What is to be done beside what came of packets.
+    #[inline(never)]
     fn work_on_jobs(&mut self) -> usize {
         self.core().expire_timers();
         self.settle();
@@ -104,15 +113,16 @@ impl Node {
     }
 
     /// What came of the packets, up to [`MESSAGES`] or some more. `flush`: what it caused leaves now. Says how many messages there were.
+    #[inline]
     fn take_events(&mut self, flush: bool) -> usize {
         let mut taken = 0;
         loop {
             let mut core = self.shared.core.borrow_mut();
             let next = if taken < MESSAGES { core.endpoint.next_batch() } else { None };
             let Some(batch) = next else {
-                if core.end_withdrawn() {
+                if core.has_withdrawn() {
                     drop(core);
-                    self.settle();
+                    self.end_withdrawn();
                     core = self.shared.core.borrow_mut();
                 }
                 if flush {
@@ -131,7 +141,7 @@ impl Node {
                 }
                 Batch::Event(Event::Message { session, payload, .. }) => {
                     taken += 1;
-                    self.direct.payload = payload;
+                    self.direct.payload.replace_nothing(payload);
                     self.on_message(session);
                 }
                 Batch::Event(event) => self.on_event(event),
@@ -140,13 +150,13 @@ impl Node {
     }
 
     /// Takes the message whose payload lies in the direct request: payloads are large to move, and there a handler may want it.
-    #[inline]
+    #[inline(never)]
     fn on_message(&mut self, session: SessionId) {
         let mut core = self.shared.core.borrow_mut();
         match self.direct.payload.first() {
             Some(&kind::REPLY) => {
                 core.on_reply(session, &mut self.direct.payload);
-                if core.is_settled() && !is_left(&self.direct.payload) {
+                if core.is_settled() && !self.direct.payload.is_something() {
                     return;
                 }
                 drop(core);
@@ -164,18 +174,26 @@ impl Node {
                 }
             }
             _ => {
+                cold_path();
                 core.metrics.node.malformed += 1;
                 drop(core);
             }
         }
+        self.after_message();
+    }
+
+    /// The end of a message that left something to do.
+    #[inline(never)]
+    fn after_message(&mut self) {
         // What nobody wanted.
-        if is_left(&self.direct.payload) {
+        if self.direct.payload.is_something() {
             self.direct.payload = Payload::empty();
         }
         self.settle();
     }
 
     /// What is not a message.
+    #[inline(never)]
     fn on_event(&mut self, event: Event) {
         match event {
             Event::Control { session, mut payload } => {
@@ -203,6 +221,13 @@ impl Node {
         if !settled {
             self.settle_all();
         }
+    }
+
+    /// Ends the requests that words took out, see [`Core::end_withdrawn`].
+    #[cold]
+    fn end_withdrawn(&mut self) {
+        self.core().end_withdrawn();
+        self.settle();
     }
 
     #[cold]
@@ -309,12 +334,6 @@ impl Node {
         }
         self.settle();
     }
-}
-
-/// Whether nobody took a payload.
-#[inline(always)]
-fn is_left(payload: &Payload) -> bool {
-    payload.holds_frame() || !payload.is_empty()
 }
 
 impl Core {

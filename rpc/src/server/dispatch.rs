@@ -1,6 +1,7 @@
 //! A request arrives: read, checked, and either run at once, queued, handed to a hook, or refused with the reason.
 
 use std::cell::OnceCell;
+use std::hint::cold_path;
 use std::time::Duration;
 
 use tautline_net::class::Class;
@@ -15,7 +16,6 @@ use super::{Kind, Server, client_of};
 use crate::core::Core;
 use crate::header::{HeadError, NO_BUDGET, REQUEST_HEAD, RequestHead, reply_flag, request_flag};
 use crate::hook::Admit;
-use crate::method::Method;
 use crate::request::{Origin, Request};
 use crate::status::{Code, Status};
 
@@ -45,6 +45,7 @@ impl Core {
         let head = *head;
         let call = head.call.get();
         let Some(service) = self.server.methods.find(head.method.get()) else {
+            cold_path();
             self.metrics.node.unknown_method += 1;
             let verdict = Verdict::refused(Code::Unimplemented, reply_flag::UNKNOWN_METHOD);
             self.send_reply(session, call, class, verdict, Payload::empty());
@@ -57,16 +58,18 @@ impl Core {
         let budget = head.budget_us.get();
         let deadline = match budget {
             NO_BUDGET => Time::NEVER,
-            micros => self.now + Duration::from_micros(u64::from(micros)),
+            micros => self.now.plus_nanos(1_000 * u64::from(micros)),
         };
         let Server { clients, pools, .. } = &mut self.server;
         let client = client_of(clients, session);
         pools[class.index()].caller(&mut client.seen[class.index()]);
         if client.tombstones.as_ref().is_some_and(|tombstones| tombstones.contains(call)) {
+            cold_path();
             self.metrics.node.cancelled_before_arrival += 1;
             return Dispatch::Done;
         }
         if budget == 0 {
+            cold_path();
             self.metrics.serving(service, class).expired += 1;
             self.reply_expired(&asked);
             return Dispatch::Done;
@@ -74,45 +77,83 @@ impl Core {
         let state = &self.server.services[service as usize];
         let (method, inline) = (state.method, matches!(state.kind, Kind::Inline));
         let origin = Origin { session, address };
-        let extension = usize::from(head.extension_length);
-        if extension == 0 {
-            payload.trim_front(REQUEST_HEAD);
-            if inline && !self.server.own.has_runnable() {
-                self.server.direct += 1;
-                if self.server.direct >= SAMPLE {
-                    self.server.direct = 0;
-                    asked.sampled = true;
-                }
-                direct.refill(method, class, origin, deadline);
-                return Dispatch::Direct(asked);
-            }
-            let request = self.request(payload, method, class, origin, deadline);
-            let notify_start = head.flags & request_flag::NOTIFY_START != 0;
-            if let Some(ticket) = self.insert_entry(&asked, NewEntry { request, call, service, notify_start, hook: 0 }) {
+        if head.extension_length != 0 {
+            return self.on_extended(&asked, &head, payload, origin, deadline);
+        }
+        payload.trim_front(REQUEST_HEAD);
+        if !inline || self.server.own.has_runnable() {
+            if let Some(ticket) = self.insert_request(&asked, &head, payload, origin, deadline) {
                 self.enqueue_entry(ticket);
             }
             return Dispatch::Done;
         }
-        if !self.server.hooks.contains(&head.extension_tag) {
+        self.server.direct += 1;
+        if self.server.direct >= SAMPLE {
+            self.server.direct = 0;
+            asked.sampled = true;
+        }
+        direct.refill(method, class, origin, deadline);
+        Dispatch::Direct(asked)
+    }
+
+    /// A request that brings something for a hook, or for none.
+    #[inline(never)]
+    fn on_extended(
+        &mut self,
+        asked: &Asked,
+        head: &RequestHead,
+        payload: &mut Payload,
+        origin: Origin,
+        deadline: Time,
+    ) -> Dispatch {
+        let tag = head.extension_tag;
+        if !self.server.hooks.contains(&tag) {
             self.metrics.node.unsupported += 1;
-            let status = Status::new(Code::Unimplemented, format!("nothing here takes extension {}", head.extension_tag));
-            self.send_status(&asked, &status, reply_flag::NOT_STARTED, Duration::ZERO);
+            let status = Status::new(Code::Unimplemented, format!("nothing here takes extension {tag}"));
+            self.send_status(asked, &status, reply_flag::NOT_STARTED, Duration::ZERO);
             return Dispatch::Done;
         }
-        let bytes = Box::from(&payload[REQUEST_HEAD..REQUEST_HEAD + extension]);
-        payload.trim_front(REQUEST_HEAD + extension);
-        let request = self.request(payload, method, class, origin, deadline);
-        let notify_start = head.flags & request_flag::NOTIFY_START != 0;
-        let hook = head.extension_tag;
-        match self.insert_entry(&asked, NewEntry { request, call, service, notify_start, hook }) {
-            Some(ticket) => Dispatch::Ask { tag: hook, ticket, extension: bytes, origin },
+        let end = REQUEST_HEAD + usize::from(head.extension_length);
+        let extension = Box::from(&payload[REQUEST_HEAD..end]);
+        payload.trim_front(end);
+        match self.insert_request(asked, head, payload, origin, deadline) {
+            Some(ticket) => Dispatch::Ask { tag, ticket, extension, origin },
             None => Dispatch::Done,
         }
     }
 
-    fn request(&self, payload: &mut Payload, method: Method, class: Class, origin: Origin, deadline: Time) -> Request {
-        let clock = self.clock.clone();
-        Request { payload: std::mem::take(payload), method, class, origin, deadline, clock, token: OnceCell::new() }
+    /// Makes an entry of a request, with the payload that is left of it, or pushes the caller back.
+    #[inline(never)]
+    fn insert_request(
+        &mut self,
+        asked: &Asked,
+        head: &RequestHead,
+        payload: &mut Payload,
+        origin: Origin,
+        deadline: Time,
+    ) -> Option<Ticket> {
+        let known = self.server.by_call.get(&(asked.session.slot() as u32, asked.call));
+        if known.is_some() {
+            self.metrics.node.duplicate_calls += 1;
+            return None;
+        }
+        let &Asked { call, service, class, .. } = asked;
+        let request = Request {
+            payload: std::mem::take(payload),
+            method: self.server.services[service as usize].method,
+            class,
+            origin,
+            deadline,
+            clock: self.clock.clone(),
+            token: OnceCell::new(),
+        };
+        let notify_start = head.flags & request_flag::NOTIFY_START != 0;
+        let new = NewEntry { request, call, service, notify_start, hook: head.extension_tag };
+        let ticket = self.server.insert(new, self.now);
+        if ticket.is_none() {
+            self.reply_overloaded(asked);
+        }
+        ticket
     }
 
     /// Does what the hook decided.
@@ -140,20 +181,6 @@ impl Core {
             }
         }
         self.enqueue_entry(ticket);
-    }
-
-    /// Makes an entry, or pushes the caller back.
-    fn insert_entry(&mut self, asked: &Asked, new: NewEntry) -> Option<Ticket> {
-        let known = self.server.by_call.get(&(asked.session.slot() as u32, asked.call));
-        if known.is_some() {
-            self.metrics.node.duplicate_calls += 1;
-            return None;
-        }
-        let ticket = self.server.insert(new, self.now);
-        if ticket.is_none() {
-            self.reply_overloaded(asked);
-        }
-        ticket
     }
 
     fn enqueue_entry(&mut self, ticket: Ticket) {

@@ -230,15 +230,19 @@ impl Core {
         endpoint.poll_watching(now, &mut |session, message| server.heed(session, message, sessions, clock))
     }
 
-    /// Ends the requests that words took out, where the hook did not ask about them when it got the word. `false`: there are none.
-    pub(crate) fn end_withdrawn(&mut self) -> bool {
-        let any = !self.server.withdrawn.is_empty();
+    /// Whether words took requests out that have not ended yet.
+    #[inline]
+    pub(crate) fn has_withdrawn(&self) -> bool {
+        !self.server.withdrawn.is_empty()
+    }
+
+    /// Ends the requests that words took out, where the hook did not ask about them when it got the word.
+    pub(crate) fn end_withdrawn(&mut self) {
         while let Some(&Withdrawn { ticket, .. }) = self.server.withdrawn.last() {
             self.hook_cancel(Entry(ticket));
             // It is not there any more, unless the books had forgotten it: then this takes it out.
             self.server.take_out(ticket);
         }
-        any
     }
 
     /// Leaves an order with an entry; `false` if that can't be done.

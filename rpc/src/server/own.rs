@@ -44,12 +44,13 @@ impl Own {
     /// Whether there is an entry to run that may run.
     #[inline]
     pub(crate) fn has_runnable(&self) -> bool {
-        self.waiting[Lane::Short as usize] > 0 || self.may_start_future()
+        // Without branches: this is asked for every request, and mostly there is neither.
+        (self.waiting[Lane::Short as usize] > 0) | self.may_start_future()
     }
 
     #[inline]
     fn may_start_future(&self) -> bool {
-        self.waiting[Lane::Future as usize] > 0 && self.running < self.concurrency
+        (self.waiting[Lane::Future as usize] > 0) & (self.running < self.concurrency)
     }
 
     /// Queues a ticket. `is_void` tells tickets that are of no use any more.
