@@ -23,10 +23,14 @@ use crate::usage::Usage;
 pub struct Latency {
     histogram: Histogram<u64>,
     sum_nanos: u128,
-    /// The value recorded last and how often in a row, not in the histogram yet: calls that left in one turn and whose replies came in one turn
-    /// took equally long by the turns' clock.
-    last: (u64, u64),
+    /// The values recorded last, each with how often it came in a row; not in the histogram yet. Calls that left in one turn and whose replies came
+    /// in one turn took equally long by the turns' clock; and of several the places in the histogram are found at less cost together, which a
+    /// lone call need not wait for.
+    latest: Vec<(u64, u64)>,
 }
+
+/// How many values wait for their places at most.
+const LATEST: usize = 32;
 
 impl Latency {
     pub(crate) fn new() -> Latency {
@@ -34,22 +38,27 @@ impl Latency {
         let mut histogram =
             Histogram::new_with_bounds(1, 10_000_000_000, 2).expect("1 ns to 10 s with two digits are valid bounds");
         histogram.auto(true);
-        Latency { histogram, sum_nanos: 0, last: (0, 0) }
+        Latency { histogram, sum_nanos: 0, latest: Vec::with_capacity(LATEST) }
     }
 
     #[inline]
     pub(crate) fn record(&mut self, nanos: u64) {
-        if nanos != self.last.0 {
-            self.settle(nanos);
+        if let Some((last, times)) = self.latest.last_mut()
+            && *last == nanos
+        {
+            *times += 1;
+            return;
         }
-        self.last.1 += 1;
+        if self.latest.len() == LATEST {
+            self.settle();
+        }
+        self.latest.push((nanos, 1));
     }
 
-    /// Brings the histogram up to date, before another value is recorded.
-    #[inline]
-    fn settle(&mut self, next: u64) {
-        let (nanos, times) = std::mem::replace(&mut self.last, (next, 0));
-        if times > 0 {
+    /// Brings the histogram up to date.
+    #[cold]
+    fn settle(&mut self) {
+        for (nanos, times) in self.latest.drain(..) {
             // It can fail only for values that do not fit into memory even resized; the sum still has them.
             let _ = self.histogram.record_n(nanos, times);
             self.sum_nanos += u128::from(nanos) * u128::from(times);
@@ -59,13 +68,13 @@ impl Latency {
     /// With everything that was recorded.
     fn settled(&self) -> Latency {
         let mut all = self.clone();
-        all.settle(0);
+        all.settle();
         all
     }
 
     /// How many were recorded.
     pub fn count(&self) -> u64 {
-        self.histogram.len() + self.last.1
+        self.histogram.len() + self.latest.iter().map(|(_, times)| times).sum::<u64>()
     }
 
     /// The value below which this share (0 to 1) of the recorded ones lies, to two significant digits; zero if there is none.
@@ -90,7 +99,8 @@ impl Latency {
     }
 
     fn sum_nanos(&self) -> u128 {
-        self.sum_nanos + u128::from(self.last.0) * u128::from(self.last.1)
+        let latest = self.latest.iter().map(|(nanos, times)| u128::from(*nanos) * u128::from(*times));
+        self.sum_nanos + latest.sum::<u128>()
     }
 }
 
@@ -339,6 +349,22 @@ mod tests {
         latency.record(500);
         assert_eq!(latency.quantile(0.5), latency.quantile(0.5));
         assert_eq!((latency.count(), latency.mean()), (1, Duration::from_nanos(500)));
+    }
+
+    #[test]
+    fn values_count_from_the_moment_they_are_recorded_whether_or_not_they_have_their_places() {
+        let (mut latency, mut sum) = (Latency::new(), 0);
+        for n in 0..5 * LATEST as u64 {
+            // Runs of three.
+            let nanos = 1_000 * (1 + n / 3);
+            latency.record(nanos);
+            sum += nanos;
+            assert_eq!((latency.count(), latency.sum()), (n + 1, Duration::from_nanos(sum)));
+            let max = latency.max().as_nanos() as u64;
+            assert!((nanos..=nanos + nanos / 64).contains(&max), "{max} after {nanos}");
+        }
+        let median = latency.quantile(0.5).as_nanos() as u64;
+        assert!((26_000..29_000).contains(&median), "{median}");
     }
 
     #[test]
