@@ -100,6 +100,7 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     use crate::class::Class;
+    use crate::clock::Time;
     use crate::endpoint::Event;
     use crate::endpoint::pair::Pair;
 
@@ -223,5 +224,32 @@ mod tests {
         pair.there.flush(later);
         assert_eq!(pair.here.poll(later), 1, "one acknowledgement for all");
         assert!(first > 0 && fill(&mut pair) > 0, "{first} and no more");
+    }
+
+    #[test]
+    fn a_burst_that_was_answered_leaves_no_acknowledgement_to_wait_for_and_one_that_was_not_does() {
+        let mut pair = Pair::open("late-burst", "");
+        let now = pair.clock.now();
+        for answered in [true, false] {
+            for _ in 0..3 {
+                pair.here.send(pair.session, Class::Normal, &[], b"question".as_slice().into(), 0, now).unwrap();
+                pair.here.flush(now);
+            }
+            assert_eq!(pair.there.poll(now), 3);
+            assert!(pair.there.has_work(), "its session is still to be looked at");
+            while let Some(event) = pair.there.next_event() {
+                if let Event::Message { session, .. } = event
+                    && answered
+                {
+                    pair.there.send(session, Class::Normal, &[], b"answer".as_slice().into(), 0, now).unwrap();
+                }
+            }
+            pair.there.flush(now);
+            assert_eq!(pair.there.departures.next_owing() == Time::NEVER, answered);
+            assert!(!pair.there.has_work());
+            pair.here.poll(now);
+            pair.here.flush(now);
+            assert_eq!(pair.here.usage().sending, if answered { 0 } else { 3 });
+        }
     }
 }
