@@ -29,6 +29,8 @@ mod token;
 use std::collections::VecDeque;
 use std::hint::cold_path;
 
+use thin_vec::ThinVec;
+
 use self::congestion::Window;
 use self::handshake::Opening;
 use self::incoming::Incoming;
@@ -204,31 +206,32 @@ pub(crate) struct Session {
     /// The peer's id for this session; 0 until it is known.
     pub(crate) remote: u64,
     pub(crate) peer: Address,
-    /// What of [`Shared::held`] is this session's.
-    held: usize,
-    last_heard: Time,
-    /// The time that the endpoint's wheel is set to for this session.
-    pub(crate) armed: Time,
-    last_ping: Time,
-    /// When to look for messages that stand still; `NEVER` while none is incomplete.
-    stall_check: Time,
-    opening: Option<Box<Opening>>,
+    received: Received,
     state: State,
     /// Which of the endpoint's departure lists the session stands on.
     pub(crate) ready: u8,
     probe_packets: u8,
     /// Whether [`Session::pace`] measures something.
     paced: bool,
-    /// The peer's limits.
-    limits: Limits,
-    received: Received,
+    last_heard: Time,
+    /// The time that the endpoint's wheel is set to for this session.
+    pub(crate) armed: Time,
+    /// When to look for messages that stand still; `NEVER` while none is incomplete.
+    stall_check: Time,
+    /// What of [`Shared::held`] is this session's.
+    held: usize,
     recovery: Recovery,
     window: Window,
     outgoing: Outgoing,
-    items: Vec<Item>,
+    items: ThinVec<Item>,
     /// Its front is needed too.
     incoming: Incoming,
     pace: Pace,
+    /// The peer's limits.
+    limits: Limits,
+    /// The handshake, as long as the state is [`State::Opening`].
+    opening: Option<Box<Opening>>,
+    last_ping: Time,
     /// The peer's incarnation; 0 until it is known.
     pub(crate) remote_incarnation: u64,
     /// When the peer proved to be there: a hello made before that is out of date.
@@ -279,7 +282,7 @@ impl Session {
     /// So many bytes from a session's front are needed for every message.
     pub(crate) const BUSY: usize = std::mem::offset_of!(Session, incoming) + Incoming::BUSY;
     /// And so many to acknowledge what came.
-    pub(crate) const FRONT: usize = std::mem::offset_of!(Session, recovery);
+    pub(crate) const FRONT: usize = std::mem::offset_of!(Session, last_heard);
 
     /// A session that this side opens.
     pub(crate) fn client(id: SessionId, peer: Address, now: Time, shared: &Shared) -> Session {
@@ -316,7 +319,7 @@ impl Session {
             window: Window::new(shared.config.window, own.mtu.get() as usize, shared.least_beside_small),
             outgoing: Outgoing::new(fragment, 0),
             incoming: Incoming::new(fragment, own.slots.get(), own.max_message.get(), own.unscheduled.get()),
-            items: Vec::new(),
+            items: ThinVec::new(),
             held: 0,
             pace: Pace::default(),
             paced: false,
@@ -436,7 +439,7 @@ mod tests {
     /// There may be tens of thousands, and most are only kept: what is rarely used is made when it is.
     #[test]
     fn a_session_is_short() {
-        assert!(size_of::<Option<Session>>() <= 704, "a session takes {} bytes", size_of::<Option<Session>>());
-        const { assert!(Session::BUSY <= 640) }
+        assert!(size_of::<Option<Session>>() <= 640, "a session takes {} bytes", size_of::<Option<Session>>());
+        const { assert!(Session::BUSY <= 448) }
     }
 }

@@ -1,6 +1,7 @@
 //! What a packet of the peer's does to a session.
 
 use smallvec::SmallVec;
+use thin_vec::ThinVec;
 
 use super::bundle::{Batch, Messages};
 use super::congestion::Congestion;
@@ -357,7 +358,7 @@ fn body(mut frame: Frame, copy_out: bool) -> Payload {
 #[inline(always)]
 pub(super) fn settle(
     outgoing: &mut Outgoing,
-    items: &mut Vec<Item>,
+    items: &mut ThinVec<Item>,
     unscheduled: Unscheduled,
     verdict: Verdict,
     content: Content<'_>,

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
+use thin_vec::ThinVec;
 
 use super::rtt::Rtt;
 use crate::clock::Time;
@@ -83,11 +84,12 @@ pub(crate) struct Recovery {
     pub(crate) rtt: Rtt,
     sent: VecDeque<Sent>,
     /// The items of packets in flight, by packet number.
-    items: Vec<(u64, Items)>,
+    items: ThinVec<(u64, Items)>,
     next_number: u64,
     largest_acked: u64,
     /// The last acknowledgement's fields: most packets repeat it.
-    last_ack: (u32, Below),
+    last_largest: u32,
+    last_below: Below,
     /// Bytes of data packets in flight.
     in_flight: usize,
     last_sent: Time,
@@ -112,10 +114,11 @@ impl Recovery {
         Recovery {
             rtt: Rtt::default(),
             sent: VecDeque::new(),
-            items: Vec::new(),
+            items: ThinVec::new(),
             next_number: 1,
             largest_acked: 0,
-            last_ack: (0, Below::default()),
+            last_largest: 0,
+            last_below: Below::default(),
             in_flight: 0,
             last_sent: Time::ZERO,
             loss_due: Time::NEVER,
@@ -159,7 +162,7 @@ impl Recovery {
     /// Whether a received header's acknowledgement is the one that was taken last.
     #[inline]
     pub(crate) fn repeats(&self, largest: u32, below: Below) -> bool {
-        (largest, below) == self.last_ack
+        largest == self.last_largest && below == self.last_below
     }
 
     /// Remembers a packet with a fragment. `bytes`: of data, 0 for a control message, which no window limits.
@@ -217,14 +220,14 @@ impl Recovery {
         ack_delay: u64,
         mut settle: impl FnMut(Verdict, Content<'_>),
     ) -> Option<Progress> {
-        if (largest, below) == self.last_ack {
+        if self.repeats(largest, below) {
             return Some(Progress::default());
         }
         let full = expand_number(largest, self.next_number);
         if full >= self.next_number {
             return None;
         }
-        self.last_ack = (largest, below);
+        (self.last_largest, self.last_below) = (largest, below);
         if full == 0 || full + 64 < self.largest_acked {
             return Some(Progress::default());
         }

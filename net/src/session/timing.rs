@@ -10,7 +10,7 @@ impl Session {
     /// Whether a timer may be due very soon.
     #[inline]
     pub(crate) fn is_hasty(&self) -> bool {
-        self.opening.is_some() || self.recovery.suspects_loss()
+        self.state == State::Opening || self.recovery.suspects_loss()
     }
 
     /// Whether it wants nothing but to send the acknowledgement that it may owe, and to be looked at while something is under way; its timer for

@@ -2,6 +2,8 @@
 
 use std::ops::{Index, IndexMut};
 
+use thin_vec::ThinVec;
+
 use super::Slot;
 use crate::endpoint::CONTROL_SLOTS;
 
@@ -13,8 +15,8 @@ const FIRST: usize = CONTROL_SLOTS as usize;
 pub(super) struct Places {
     first: Slot,
     /// Those with larger numbers, and with smaller ones: for data, and for control messages.
-    others: Vec<Slot>,
-    control: Vec<Slot>,
+    others: ThinVec<Slot>,
+    control: ThinVec<Slot>,
 }
 
 impl Places {
@@ -45,7 +47,7 @@ impl Places {
             _ => (&mut self.others, at - FIRST - 1),
         };
         if at >= list.len() {
-            list.resize_with(at + 1, Slot::default);
+            list.extend(std::iter::repeat_with(Slot::default).take(at + 1 - list.len()));
         }
         &mut list[at]
     }

@@ -4,6 +4,8 @@
 
 use std::collections::VecDeque;
 
+use thin_vec::ThinVec;
+
 use super::super::bits::Bits;
 use super::{Head, Unscheduled};
 use crate::payload::Payload;
@@ -28,7 +30,7 @@ pub(super) struct Slots {
     in_use: u16,
     /// The sequence number of the first slot, while there are none.
     sequence: u32,
-    slots: Vec<Slot>,
+    slots: ThinVec<Slot>,
 }
 
 /// No slot has this number.
@@ -36,7 +38,7 @@ const NONE: u16 = u16::MAX;
 
 /// Memory for one message: a slot, which is free.
 #[derive(Debug)]
-pub(crate) struct SpareSlots(Vec<Slot>);
+pub(crate) struct SpareSlots(ThinVec<Slot>);
 
 #[derive(Debug, Default)]
 pub(super) struct Slot {
@@ -105,7 +107,7 @@ pub(super) struct Long {
 
 impl Slots {
     pub(super) const fn new(first: u16, limit: u16) -> Slots {
-        Slots { first, limit, free: NONE, in_use: 0, sequence: 0, slots: Vec::new() }
+        Slots { first, limit, free: NONE, in_use: 0, sequence: 0, slots: ThinVec::new() }
     }
 
     #[inline(always)]
