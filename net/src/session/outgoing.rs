@@ -23,7 +23,7 @@ pub(crate) use self::picking::Picked;
 pub(crate) use self::slots::{SpareSlots, Ticket};
 
 /// Of so many packets the first few, a turn of one session, are the oldest message's.
-const OLDEST_AFTER: u32 = 128;
+const OLDEST_AFTER: u8 = 128;
 
 #[derive(Debug)]
 pub(crate) struct Outgoing {
@@ -48,9 +48,9 @@ pub(crate) struct Outgoing {
     bytes: usize,
     next_order: u64,
     /// Packets until the oldest message goes first.
-    until_oldest: u32,
+    until_oldest: u8,
     /// Fragments sent again since this was last asked.
-    resent: u64,
+    resent: u32,
 }
 
 impl Outgoing {
@@ -220,7 +220,7 @@ impl Outgoing {
         self.data.take(slots);
     }
 
-    /// Gives the memory for messages away, if none is under way and there never was more than one at once.
+    /// Gives the memory for messages away, if none is under way and there never were more than a few at once.
     pub(crate) fn give_slots(&mut self) -> Option<SpareSlots> {
         // Lists may still have tickets of messages that are over.
         if self.is_busy() { None } else { self.data.give() }
@@ -247,7 +247,7 @@ impl Outgoing {
     /// Fragments sent again since this was last asked.
     #[inline]
     pub(crate) fn take_resent(&mut self) -> u64 {
-        std::mem::take(&mut self.resent)
+        u64::from(std::mem::take(&mut self.resent))
     }
 
     /// Whether no message is held.
@@ -269,7 +269,7 @@ impl Outgoing {
             let Some(slot) = self.control.find(ticket) else { continue };
             slot.listed = false;
             if let Some((len, part, again)) = emit_next(slot, ticket.slot, fragment, packet) {
-                self.resent += u64::from(again);
+                self.resent += u32::from(again);
                 return Some((len, part));
             }
         }
@@ -299,7 +299,7 @@ impl Outgoing {
     pub(crate) fn emit_data(&mut self, picked: &Picked, packet: &mut [u8]) -> Option<(usize, Part)> {
         let (number, fragment) = (picked.ticket.slot, self.fragment());
         let (len, part, again) = emit_next(self.data.get_mut(number), number, fragment, packet)?;
-        self.resent += u64::from(again);
+        self.resent += u32::from(again);
         self.until_oldest = self.until_oldest.saturating_sub(1);
         Some((len, part))
     }

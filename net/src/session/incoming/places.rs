@@ -47,6 +47,10 @@ impl Places {
             _ => (&mut self.others, at - FIRST - 1),
         };
         if at >= list.len() {
+            if list.is_empty() {
+                // Most sessions never need more.
+                list.reserve_exact(at + 1);
+            }
             list.extend(std::iter::repeat_with(Slot::default).take(at + 1 - list.len()));
         }
         &mut list[at]

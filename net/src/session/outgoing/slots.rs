@@ -28,15 +28,18 @@ pub(super) struct Slots {
     /// The slot that is used next, of those that are free; each of them names the next. [`NONE`] after the last.
     free: u16,
     in_use: u16,
-    /// The sequence number of the first slot, while there are none.
-    sequence: u32,
+    /// The sequence numbers of the slots, while they are given away.
+    sequences: [u32; LENT],
     slots: ThinVec<Slot>,
 }
+
+/// So many slots are given away at most: a session that had more messages under way at once keeps them.
+const LENT: usize = 4;
 
 /// No slot has this number.
 const NONE: u16 = u16::MAX;
 
-/// Memory for one message: a slot, which is free.
+/// Memory for a few messages: slots, which are free.
 #[derive(Debug)]
 pub(crate) struct SpareSlots(ThinVec<Slot>);
 
@@ -107,7 +110,7 @@ pub(super) struct Long {
 
 impl Slots {
     pub(super) const fn new(first: u16, limit: u16) -> Slots {
-        Slots { first, limit, free: NONE, in_use: 0, sequence: 0, slots: ThinVec::new() }
+        Slots { first, limit, free: NONE, in_use: 0, sequences: [0; LENT], slots: ThinVec::new() }
     }
 
     #[inline(always)]
@@ -126,28 +129,32 @@ impl Slots {
             // Most sessions never need more than one at a time.
             self.slots.reserve_exact(1);
         }
-        // The numbers of one that was given away go on.
-        let sequence = if used == 0 { self.sequence } else { 0 };
+        // The numbers of those that were given away go on.
+        let sequence = self.sequences.get(usize::from(used)).copied().unwrap_or(0);
         self.slots.push(Slot { sequence, ..Slot::default() });
         self.in_use += 1;
         Some(self.first + used)
     }
 
-    /// Takes a slot, where there is none.
+    /// Takes slots, where there are none.
     pub(super) fn take(&mut self, spare: SpareSlots) {
         self.slots = spare.0;
-        if let Some(slot) = self.slots.first_mut() {
-            (slot.sequence, slot.next_free) = (self.sequence, NONE);
-            self.free = self.first;
+        self.slots.truncate(usize::from(self.limit));
+        // The first is used first: the peer has its place at hand.
+        for (at, (slot, sequence)) in self.slots.iter_mut().zip(self.sequences).enumerate().rev() {
+            (slot.sequence, slot.next_free) = (sequence, self.free);
+            self.free = self.first + at as u16;
         }
     }
 
-    /// Gives the only slot away, if it is free.
+    /// Gives the slots away, if they are few and all of them are free.
     pub(super) fn give(&mut self) -> Option<SpareSlots> {
-        if self.slots.len() != 1 || self.in_use > 0 {
+        if self.in_use > 0 || self.slots.is_empty() || self.slots.len() > LENT {
             return None;
         }
-        self.sequence = self.slots[0].sequence;
+        for (slot, sequence) in self.slots.iter().zip(&mut self.sequences) {
+            *sequence = slot.sequence;
+        }
         self.free = NONE;
         Some(SpareSlots(std::mem::take(&mut self.slots)))
     }

@@ -99,41 +99,60 @@ fn the_message_with_least_left_goes_first_whatever_came_grew_or_went_meanwhile()
     }
 }
 
-/// Uses the first slot once: the sequence number that its message had.
-fn use_once(outgoing: &mut Outgoing) -> u32 {
-    let number = outgoing.data.allocate().unwrap();
-    let slot = outgoing.data.get_mut(number);
-    slot.begin(0, 0, 0, &Head::Bytes(b"bytes"), &[]);
-    let sequence = slot.sequence;
-    outgoing.data.release(number);
-    sequence
+/// Uses so many slots at once: the number of each, and the sequence number that its message had.
+fn use_at_once(outgoing: &mut Outgoing, count: usize) -> Vec<(u16, u32)> {
+    let begin = |_| {
+        let number = outgoing.data.allocate().unwrap();
+        let slot = outgoing.data.get_mut(number);
+        slot.begin(0, 0, 0, &Head::Bytes(b"bytes"), &[]);
+        (number, slot.sequence)
+    };
+    let used: Vec<(u16, u32)> = (0..count).map(begin).collect();
+    used.iter().rev().for_each(|(number, _)| outgoing.data.release(*number));
+    used
 }
 
 #[test]
-fn a_session_s_numbers_go_on_whoever_had_its_memory_meanwhile() {
-    let (mut one, mut other) = (Outgoing::new(1000, 8), Outgoing::new(1000, 8));
-    for sequence in 1..=3 {
-        assert_eq!(use_once(&mut one), sequence);
+fn the_numbers_of_each_slot_go_on_whoever_had_its_memory_meanwhile() {
+    let mut random = fastrand::Rng::with_seed(11);
+    let limits = [1, 2, 3, 8, 100];
+    let mut sessions = limits.map(|limit| (Outgoing::new(1000, limit), [0; 8]));
+    let mut spare = Vec::new();
+    let mut given = 0;
+    for _ in 0..10_000 {
+        let at = random.usize(..sessions.len());
+        let (outgoing, sequences) = &mut sessions[at];
+        if outgoing.has_no_slots()
+            && let Some(slots) = spare.pop()
+        {
+            outgoing.take_slots(slots);
+        }
+        let most = if random.u8(..) == 0 { 8 } else { 4 };
+        for (number, sequence) in use_at_once(outgoing, random.usize(1..=most.min(usize::from(limits[at])))) {
+            let known = &mut sequences[usize::from(number - CONTROL_SLOTS)];
+            *known += 1;
+            assert_eq!(sequence, *known, "session {at}, slot {number}");
+        }
+        if random.bool()
+            && let Some(slots) = outgoing.give_slots()
+        {
+            given += 1;
+            assert!(outgoing.has_no_slots());
+            // Now and then it is freed instead.
+            spare.extend(random.bool().then_some(slots));
+        }
     }
-    other.take_slots(one.give_slots().expect("none is in use"));
-    assert!(one.give_slots().is_none() && one.has_no_slots());
-    assert_eq!(use_once(&mut other), 1, "another's numbers are nothing to it");
-    one.take_slots(other.give_slots().expect("none is in use"));
-    assert_eq!(use_once(&mut one), 4);
-    drop(one.give_slots());
-    assert_eq!(use_once(&mut one), 5, "in new memory too");
-    assert_eq!(use_once(&mut other), 2);
+    assert!(given > 1_000, "{given}");
 }
 
 #[test]
-fn memory_in_use_or_that_more_than_one_message_needed_is_not_given_away() {
+fn memory_in_use_or_that_many_messages_needed_at_once_is_not_given_away() {
     let mut outgoing = Outgoing::new(1000, 8);
     let first = outgoing.data.allocate().unwrap();
     assert!(outgoing.give_slots().is_none(), "it is in use");
-    let second = outgoing.data.allocate().unwrap();
     outgoing.data.release(first);
-    outgoing.data.release(second);
-    assert!(outgoing.give_slots().is_none(), "the numbers of two can't be kept");
+    assert_eq!(use_at_once(&mut outgoing, 5).len(), 5);
+    assert!(outgoing.give_slots().is_none(), "the numbers of so many can't be kept");
     let again: Vec<u16> = (0..8).map(|_| outgoing.data.allocate().unwrap()).collect();
-    assert_eq!((&again[..2], outgoing.data.allocate()), (&[second, first][..], None), "the last that became free is used first");
+    assert_eq!((again[0], outgoing.data.allocate()), (first, None), "the last that became free is used first");
 }
