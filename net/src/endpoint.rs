@@ -2,7 +2,7 @@
 //!
 //! One idea a file: what happens on arrival is in `arrive`, how sessions are accepted in `accept`, what leaves next in `depart`, how small messages
 //! share a packet in `pen`, acknowledgements in `acks`, which incoming messages are granted more in `grants`, what is shown of packets before all that
-//! in `preview` and what is done about them after in `late`, the sessions' places in `table`, when they are looked at in `timers` (both
+//! in `preview` and what is done about them after in `late`, what is written before it leaves in `drafts`, the sessions' places in `table`, when they are looked at in `timers` (both
 //! this and what they owe stand in a `lineup`), how their memory is asked for ahead in `ahead`, and what is in use in `usage`.
 
 mod accept;
@@ -11,6 +11,7 @@ mod ahead;
 mod arrive;
 mod config;
 mod depart;
+mod drafts;
 mod event;
 mod grants;
 mod late;
@@ -32,6 +33,7 @@ use zerocopy::little_endian::{U16, U32};
 
 use self::acks::Acks;
 use self::depart::Departures;
+use self::drafts::Draft;
 use self::late::Late;
 use self::pen::Pen;
 use self::table::Table;
@@ -48,6 +50,7 @@ use crate::wire::{MIN_MTU, Parameters};
 
 pub(crate) use self::config::CONTROL_SLOTS;
 pub use self::config::EndpointConfig;
+pub use self::drafts::Drafts;
 pub use self::event::{CloseReason, ConnectError, EndpointCounters, Event, MessageId, RoundTrip, SendError, SessionId};
 pub use self::usage::EndpointUsage;
 pub use crate::session::{Batch, Messages};
@@ -71,6 +74,8 @@ pub struct Endpoint {
     pen: Pen,
     arrivals: Vec<Datagram>,
     late: Late,
+    /// Control messages in the burst that wait for a moment.
+    drafts: Vec<Draft>,
     last_poll: Time,
     /// How many of the messages that wait for grants were not looked at since something changed, while nothing is on its way.
     unseen: usize,
@@ -107,6 +112,7 @@ impl Endpoint {
             pen: Pen::new(),
             arrivals: Vec::with_capacity(config.burst),
             late: Late::new(config.burst),
+            drafts: Vec::new(),
             last_poll: now,
             unseen: 0,
             shared: Shared {

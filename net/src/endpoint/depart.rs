@@ -196,7 +196,7 @@ impl Departures {
 
     /// Queues a packet that is built there: moving it when it was just written would wait until the writes are done.
     #[inline]
-    fn begin(&mut self, frame: Frame, peer: Address) -> &mut Frame {
+    pub(super) fn begin(&mut self, frame: Frame, peer: Address) -> &mut Frame {
         &mut self.burst.push_back_mut(Datagram { frame, peer }).frame
     }
 
@@ -220,6 +220,24 @@ impl Departures {
     /// Nothing was written into the packet that was begun.
     fn cancel(&mut self) {
         self.transmit_frames.extend(self.burst.pop_back().map(|datagram| datagram.frame));
+    }
+
+    /// Takes back the frame of the control packet that was begun last.
+    #[cold]
+    pub(super) fn take_back_control(&mut self) {
+        self.control_frames.extend(self.burst.pop_back().map(|datagram| datagram.frame));
+    }
+
+    /// Whether no packet waits for [`Departures::transmit`].
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.burst.is_empty()
+    }
+
+    /// Those that do.
+    #[inline]
+    pub(super) fn packets(&mut self) -> impl Iterator<Item = &mut Frame> {
+        self.burst.iter_mut().map(|datagram| &mut datagram.frame)
     }
 
     /// Queues a finished packet.

@@ -14,13 +14,18 @@ pub(super) struct Pair {
 impl Pair {
     /// Two endpoints with a session from `here` to `there`; `options` are those of the first one's port.
     pub(super) fn open(name: &str, options: &str) -> Pair {
+        Pair::open_both(name, [options, ""])
+    }
+
+    /// The same, with the options of each one's port.
+    pub(super) fn open_both(name: &str, options: [&str; 2]) -> Pair {
         let clock = Clock::virtual_at(Time::from_nanos(1_000_000));
         let endpoint = |url: String| {
             let config = EndpointConfig { seed: Some(1), ..EndpointConfig::default() };
             Endpoint::new(port::open(&url.parse().unwrap(), &clock).unwrap(), config, clock.now())
         };
-        let mut here = endpoint(format!("mem://pair-{name}-here{options}"));
-        let there = endpoint(format!("mem://pair-{name}-there"));
+        let mut here = endpoint(format!("mem://pair-{name}-here{}", options[0]));
+        let there = endpoint(format!("mem://pair-{name}-there{}", options[1]));
         let session = here.connect(there.local_address(), clock.now()).unwrap();
         let mut pair = Pair { clock, here, there, session };
         while !pair.here.is_established(session) {

@@ -160,6 +160,17 @@ impl Outgoing {
         Some((end, part))
     }
 
+    /// Bytes of a control message from `at` on are others now.
+    #[inline]
+    pub(crate) fn control_stamped(&mut self, part: Part, at: usize, bytes: &[u8]) {
+        self.control.get_mut(part.slot).head[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// A control message whose packet was built does not leave.
+    pub(crate) fn control_dropped(&mut self, part: Part) {
+        self.control.release(part.slot);
+    }
+
     /// Accepts a message. `open`: the session is established; before that, all wait.
     pub(crate) fn push(
         &mut self,

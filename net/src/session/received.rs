@@ -77,6 +77,11 @@ impl Received {
         self.due = if self.owed >= ACK_EVERY { Time::ZERO } else { self.due.min(by) };
     }
 
+    /// The acknowledgement that was last built does not leave.
+    pub(crate) fn owe_again(&mut self) {
+        self.owe(1, Time::ZERO);
+    }
+
     /// Whether the latest packet's number has this low half.
     #[inline]
     pub(crate) fn is_latest(&self, low: u32) -> bool {

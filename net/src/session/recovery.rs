@@ -134,6 +134,12 @@ impl Recovery {
         number
     }
 
+    /// Takes back the number that was taken last: its packet does not leave.
+    pub(crate) fn give_number_back(&mut self, number: u64) {
+        debug_assert_eq!(number + 1, self.next_number);
+        self.next_number = number;
+    }
+
     /// Takes memory for packets in flight, if there are none.
     pub(crate) fn take_flight(&mut self, flight: Flight) {
         if self.sent.is_empty() {

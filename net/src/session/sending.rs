@@ -127,6 +127,20 @@ impl Session {
         self.recovery.sent(number, now, 0, part);
     }
 
+    /// Eight bytes of what [`Session::emit_control`] built were changed since.
+    #[inline]
+    pub(crate) fn control_stamped(&mut self, part: Part, at: usize, bytes: &[u8]) {
+        self.outgoing.control_stamped(part, at, bytes);
+    }
+
+    /// What [`Session::emit_control`] built last does not leave.
+    #[cold]
+    pub(crate) fn control_dropped(&mut self, (number, part): (u64, Part)) {
+        self.outgoing.control_dropped(part);
+        self.recovery.give_number_back(number);
+        self.received.owe_again();
+    }
+
     /// Accepts a control message for sending.
     pub(crate) fn send_control(&mut self, payload: &[u8]) -> Result<(), SendError> {
         match self.state {

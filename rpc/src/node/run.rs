@@ -15,6 +15,7 @@ use crate::local::Shared;
 use crate::request::Request;
 use crate::server::Kind;
 use crate::server::entries::Asked;
+use crate::server::orders::NIL;
 use crate::server::runqueue::Job;
 use crate::server::workers::{call, panicked};
 use crate::service::{FutureHandler, HandlerResult, InlineHandler, WorkerHandler};
@@ -130,8 +131,38 @@ impl Core {
         self.send_failure(asked, &panicked(), Duration::ZERO);
     }
 
+    /// Claims the next entry of the poller's own and starts it. `None`: there is none. Of one that has expired, or is a future where there is
+    /// no room for one, nothing is left to run. `room`: for futures.
+    pub(super) fn start_next(&mut self, room: bool) -> Option<Option<Started>> {
+        loop {
+            let ticket = self.server.next_own()?;
+            let Some(entry) = self.server.entry(ticket) else { continue };
+            let (own, orders) = (entry.own, entry.orders);
+            if orders != NIL && self.may_start(ticket, room) {
+                // Those who are to be told are told at once.
+                let Some((job, at)) = self.claim_and_tell(ticket) else { continue };
+                self.server.left_line(own);
+                let (service, class, arrived) = (self.server.entry(ticket)?.service, job.request.class, job.arrived);
+                self.server.pools[class.index()].observe(at.nanos_since(arrived), 1);
+                self.on_entry_started(ticket, at);
+                return Some(Some(Started { ticket, job, at, service }));
+            }
+            let Some(job) = self.server.queue.claims.start(ticket) else { continue };
+            self.server.left_line(own);
+            return Some(self.start_own(ticket, job, room));
+        }
+    }
+
+    /// Whether an entry of the poller's own will run when it is claimed now.
+    fn may_start(&mut self, ticket: Ticket, room: bool) -> bool {
+        let now = self.read_clock();
+        self.server.entry(ticket).is_some_and(|entry| {
+            entry.deadline > now && (room || !matches!(self.server.services[entry.service as usize].kind, Kind::Future { .. }))
+        })
+    }
+
     /// Starts an entry of the poller's own; `None` if it has expired, or is a future and there is no room for one.
-    pub(super) fn start_own(&mut self, ticket: Ticket, job: Job, room: bool) -> Option<Started> {
+    fn start_own(&mut self, ticket: Ticket, job: Job, room: bool) -> Option<Started> {
         // The last handler may have taken long: the turn's time is too old to judge a deadline by, or to tell a hook.
         let at = if job.request.deadline == Time::NEVER && !job.announce { self.now } else { self.read_clock() };
         let (class, arrived) = (job.request.class, job.arrived);

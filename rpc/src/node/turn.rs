@@ -267,10 +267,9 @@ impl Node {
     fn run_queued(&mut self) -> bool {
         let started = {
             let room = self.shared.executor.has_room();
-            let mut core = self.core();
-            match core.server.next_own() {
+            match self.core().start_next(room) {
                 None => return false,
-                Some((ticket, job)) => core.start_own(ticket, job, room),
+                Some(started) => started,
             }
         };
         // Hooks hear of the start before the handler runs, and what they send leaves before it.

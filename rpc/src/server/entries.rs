@@ -185,22 +185,17 @@ impl Server {
         true
     }
 
-    /// The next entry that the poller runs itself, claimed.
-    pub(crate) fn next_own(&mut self) -> Option<(Ticket, Job)> {
+    /// The next entry that the poller may run itself: it is still to be claimed.
+    pub(crate) fn next_own(&mut self) -> Option<Ticket> {
         while let Some((ticket, class)) = self.own.pop() {
-            if is_void(&self.entries, ticket, class) {
-                continue;
-            }
-            let lane = self.entries[ticket.slot as usize].own;
-            if let (Some(lane), Some(job)) = (lane, self.queue.claims.start(ticket)) {
-                self.own.left(lane);
-                return Some((ticket, job));
+            if !is_void(&self.entries, ticket, class) {
+                return Some(ticket);
             }
         }
         None
     }
 
-    fn left_line(&mut self, own: Option<Lane>) {
+    pub(crate) fn left_line(&mut self, own: Option<Lane>) {
         if let Some(lane) = own {
             self.own.left(lane);
         }

@@ -26,7 +26,7 @@ pub(crate) const MAX_ORDERS: usize = 8;
 const HEAD: usize = size_of::<HookHead>();
 const TIME: usize = size_of::<u64>();
 /// No order; others are named by their place plus one.
-const NIL: u32 = 0;
+pub(crate) const NIL: u32 = 0;
 
 /// All standing orders of a node: a few for each request that a hook watches.
 #[derive(Debug)]
@@ -297,6 +297,31 @@ impl Core {
                 self.tell_anyhow(this);
             }
         }
+    }
+
+    /// Claims an entry for the poller, and tells those whom a hook wanted told: their messages are written before the claim, so that they leave
+    /// the moment that it is made. What could not be written is left to [`Core::tell`].
+    pub(crate) fn claim_and_tell(&mut self, ticket: Ticket) -> Option<(Job, Time)> {
+        let Core { endpoint, server, clock, now, .. } = self;
+        let mut name = server.entry(ticket)?.orders;
+        let mut drafts = endpoint.drafts(*now);
+        while name != NIL {
+            let order = server.orders.order(name);
+            name = order.next;
+            if let (Role::Tell(Some(session)), Some(drafts)) = (order.role, &mut drafts)
+                && drafts.add(session, order.message(), usize::from(order.time_at))
+            {
+                // If the claim fails the entry is gone, and with it all its orders.
+                order.role = Role::Void;
+            }
+        }
+        let job = server.queue.claims.start(ticket)?;
+        let at = clock.now().max(*now);
+        if let Some(drafts) = drafts {
+            drafts.send(at);
+        }
+        self.now = at;
+        Some((job, at))
     }
 
     /// There is no session, or not any more.
