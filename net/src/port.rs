@@ -62,6 +62,21 @@ pub trait Port {
     /// and those longer than the MTU, are dropped and counted.
     fn receive(&mut self, into: &mut Vec<Datagram>, max: usize) -> Result<usize, PortError>;
 
+    /// [`Port::receive`], and shows `watch` the bytes of each datagram that it appends, with its sender, in the order in which it appends them: as soon
+    /// as it can, which may be before they lie in their frame. A port that wraps another and changes what that receives must show what comes
+    /// of it, as this does.
+    fn receive_watching(
+        &mut self,
+        into: &mut Vec<Datagram>,
+        max: usize,
+        watch: &mut dyn FnMut(&Address, &[u8]),
+    ) -> Result<usize, PortError> {
+        let before = into.len();
+        let outcome = self.receive(into, max);
+        into[before..].iter().for_each(|datagram| watch(&datagram.peer, &datagram.frame));
+        outcome
+    }
+
     /// Whether receive frames run low: who holds received frames for long copies their bytes out then.
     fn receive_frames_low(&self) -> bool;
 
@@ -100,6 +115,15 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn receive(&mut self, into: &mut Vec<Datagram>, max: usize) -> Result<usize, PortError> {
         (**self).receive(into, max)
+    }
+
+    fn receive_watching(
+        &mut self,
+        into: &mut Vec<Datagram>,
+        max: usize,
+        watch: &mut dyn FnMut(&Address, &[u8]),
+    ) -> Result<usize, PortError> {
+        (**self).receive_watching(into, max, watch)
     }
 
     #[inline]

@@ -7,6 +7,7 @@ use super::ahead::MANY;
 use super::depart::TOUCHED;
 use super::event::{CloseReason, SessionId};
 use super::late::Lone;
+use super::preview::Preview;
 use crate::clock::Time;
 use crate::port::{Address, Datagram, PortError};
 use crate::session::{Acknowledge, Handled, PartHead};
@@ -21,12 +22,12 @@ impl Endpoint {
         if room == 0 {
             return 0;
         }
-        match self.port.receive(&mut self.arrivals, room) {
+        let mut preview = Preview { sessions: &self.sessions, integrity: self.integrity, watch };
+        match self.port.receive_watching(&mut self.arrivals, room, &mut |peer, datagram| preview.look_at(peer, datagram)) {
             Ok(0) => return 0,
             Ok(_) => {}
             Err(error) => self.receive_failed(&error),
         }
-        self.preview(watch);
         self.take_burst(now)
     }
 

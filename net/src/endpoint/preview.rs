@@ -1,31 +1,37 @@
 //! A look ahead at what arrived: control messages are shown to whoever waits for one before anything else is done about their burst.
 //! Acknowledgements, timers and events take longer than what such a message is about may have time for.
 
-use super::Endpoint;
 use super::event::SessionId;
-use crate::port::Datagram;
+use super::table::Table;
+use crate::port::Address;
 use crate::wire::{DATA_OVERHEAD, Fragment, Header, Kind};
 
-impl Endpoint {
-    /// Shows `watch` the new control messages of the burst.
+/// Who looks ahead.
+pub(super) struct Preview<'a> {
+    pub(super) sessions: &'a Table,
+    /// Whether the port protects datagrams from damage.
+    pub(super) integrity: bool,
+    pub(super) watch: &'a mut dyn FnMut(SessionId, &[u8]),
+}
+
+impl Preview<'_> {
+    /// Shows a datagram that came if it is a new control message.
     #[inline]
-    pub(super) fn preview(&self, watch: &mut dyn FnMut(SessionId, &[u8])) {
-        for datagram in &self.arrivals {
-            if may_be_control(&datagram.frame) {
-                self.preview_one(datagram, watch);
-            }
+    pub(super) fn look_at(&mut self, peer: &Address, datagram: &[u8]) {
+        if may_be_control(datagram) {
+            self.look_closer(peer, datagram);
         }
     }
 
     /// A datagram that is not what it should be is passed over here: it is refused where it is taken.
-    fn preview_one(&self, datagram: &Datagram, watch: &mut dyn FnMut(SessionId, &[u8])) {
-        let Ok((header, Kind::Data)) = Header::parse(&datagram.frame) else { return };
+    fn look_closer(&mut self, peer: &Address, datagram: &[u8]) {
+        let Ok((header, Kind::Data)) = Header::parse(datagram) else { return };
         let id = SessionId::from_u64(header.session.get());
-        let Some(session) = self.sessions.get(id).filter(|session| session.peer == datagram.peer) else { return };
-        if let Some(payload) = session.new_control(header, &datagram.frame)
-            && (self.integrity || Header::verify(&datagram.frame).is_ok())
+        let Some(session) = self.sessions.get(id).filter(|session| session.peer == *peer) else { return };
+        if let Some(payload) = session.new_control(header, datagram)
+            && (self.integrity || Header::verify(datagram).is_ok())
         {
-            watch(id, payload);
+            (self.watch)(id, payload);
         }
     }
 }

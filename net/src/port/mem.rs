@@ -77,47 +77,16 @@ impl Port for MemPort {
     }
 
     fn receive(&mut self, into: &mut Vec<Datagram>, max: usize) -> Result<usize, PortError> {
-        if self.hub.has_news() {
-            self.take_news();
-        }
-        let rings = self.inbound.len();
-        let mut count = 0;
-        let mut index = self.cursor;
-        for _ in 0..rings {
-            let inbound = &mut self.inbound[index];
-            let mut popped = false;
-            while count < max {
-                let (pool, counters) = (&mut self.pools.receive, &mut self.counters);
-                let copied = inbound.ring.pop(|inline, rest| {
-                    let Some(mut frame) = pool.take() else {
-                        counters.dropped_no_frame += 1;
-                        return None;
-                    };
-                    frame.set_range(0, inline.len() + rest.len());
-                    let (start, end) = frame.data_mut().split_at_mut(inline.len());
-                    start.copy_from_slice(inline);
-                    end.copy_from_slice(rest);
-                    Some(frame)
-                });
-                let Some(copied) = copied else { break };
-                popped = true;
-                if let Some(frame) = copied {
-                    into.push(Datagram { frame, peer: inbound.from });
-                    count += 1;
-                }
-            }
-            if popped {
-                inbound.ring.release();
-            }
-            index = if index + 1 == rings { 0 } else { index + 1 };
-            if count == max {
-                // The others first, next time.
-                self.cursor = index;
-                break;
-            }
-        }
-        self.counters.received += count as u64;
-        Ok(count)
+        Ok(self.take(into, max, |_, _| {}))
+    }
+
+    fn receive_watching(
+        &mut self,
+        into: &mut Vec<Datagram>,
+        max: usize,
+        watch: &mut dyn FnMut(&Address, &[u8]),
+    ) -> Result<usize, PortError> {
+        Ok(self.take(into, max, watch))
     }
 
     fn receive_frames_low(&self) -> bool {
@@ -191,6 +160,59 @@ impl Port for MemPort {
 }
 
 impl MemPort {
+    /// Receives, and shows `watch` what comes: in its slot, as far as it lies there in one piece.
+    #[inline(always)]
+    fn take(&mut self, into: &mut Vec<Datagram>, max: usize, mut watch: impl FnMut(&Address, &[u8])) -> usize {
+        if self.hub.has_news() {
+            self.take_news();
+        }
+        let rings = self.inbound.len();
+        let mut count = 0;
+        let mut index = self.cursor;
+        for _ in 0..rings {
+            let inbound = &mut self.inbound[index];
+            let mut popped = false;
+            while count < max {
+                let (pool, counters, from) = (&mut self.pools.receive, &mut self.counters, &inbound.from);
+                let copied = inbound.ring.pop(|inline, rest| {
+                    let Some(mut frame) = pool.take() else {
+                        counters.dropped_no_frame += 1;
+                        return None;
+                    };
+                    if rest.is_empty() {
+                        // What somebody waits for must not wait for the copy.
+                        watch(from, inline);
+                    }
+                    frame.set_range(0, inline.len() + rest.len());
+                    let (start, end) = frame.data_mut().split_at_mut(inline.len());
+                    start.copy_from_slice(inline);
+                    end.copy_from_slice(rest);
+                    if !rest.is_empty() {
+                        watch(from, &frame);
+                    }
+                    Some(frame)
+                });
+                let Some(copied) = copied else { break };
+                popped = true;
+                if let Some(frame) = copied {
+                    into.push(Datagram { frame, peer: inbound.from });
+                    count += 1;
+                }
+            }
+            if popped {
+                inbound.ring.release();
+            }
+            index = if index + 1 == rings { 0 } else { index + 1 };
+            if count == max {
+                // The others first, next time.
+                self.cursor = index;
+                break;
+            }
+        }
+        self.counters.received += count as u64;
+        count
+    }
+
     /// New rings, and peers that left.
     #[cold]
     fn take_news(&mut self) {

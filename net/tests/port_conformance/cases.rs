@@ -24,6 +24,7 @@ pub(crate) const ALL: &[Case] = &[
     ("when no data frame is left, control frames are", control_frames),
     ("frames return when they are sent, received, and dropped by another thread", frames_return),
     ("with every receive frame held, datagrams are dropped and counted, and sending goes on", receive_pool_dry),
+    ("what is shown of datagrams as they come is what is received of them", shown),
     ("frames that are held are counted, and the owner is told when few are left", frames_low),
     ("a receiver that is full loses datagrams and corrupts none", full_receiver),
     ("who closed and opened again gets what is sent from then on", reopened),
@@ -244,6 +245,37 @@ fn receive_pool_dry(bed: Bed) -> Outcome {
     held.clear();
     bed.send(a, b.local_address(), &[packet(101, 64)]);
     assert_eq!(sorted(&bed.receive(a, b, 1)), [packet(101, 64)]);
+    Outcome::Conforms
+}
+
+fn shown(bed: Bed) -> Outcome {
+    let (mut a, mut b) = (bed.open(""), bed.open("frames=16"));
+    let (a, b) = (&mut *a, &mut *b);
+    let lengths = [1, 56, 57, 64, 200, 247, 248, 249, 300, a.capabilities().mtu];
+    let sent: Vec<Vec<u8>> = (0..60).map(|number| packet(number, lengths[number % lengths.len()])).collect();
+    let received = |b: &mut dyn Port, held: &mut Vec<Datagram>| {
+        let (before, mut seen) = (held.len(), Vec::new());
+        let count = b.receive_watching(held, 5, &mut |peer, bytes| seen.push((*peer, bytes.to_vec()))).unwrap();
+        assert_eq!(count, held.len() - before);
+        let came: Vec<(Address, Vec<u8>)> = held[before..].iter().map(|one| (one.peer, one.frame.to_vec())).collect();
+        assert_eq!(seen, came);
+    };
+    let mut held = Vec::new();
+    for (number, packet) in sent.iter().enumerate() {
+        bed.send(a, b.local_address(), std::slice::from_ref(packet));
+        bed.until(a, b, |b| {
+            received(b, &mut held);
+            !held.is_empty()
+        });
+        assert!(held.iter().all(|one| sent[..=number].contains(&one.frame.to_vec())));
+        held.clear();
+    }
+    // What there is no frame for is not shown either.
+    bed.send(a, b.local_address(), &sent);
+    bed.until(a, b, |b| {
+        received(b, &mut held);
+        b.counters().dropped_no_frame > 0
+    });
     Outcome::Conforms
 }
 
