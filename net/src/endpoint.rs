@@ -238,8 +238,8 @@ impl Endpoint {
         let entry = self.sessions.get_mut(session).ok_or(SendError::UnknownSession)?;
         if let Some(frame) = self.departures.frame_for_now(class, self.port.as_mut(), &mut self.shared.counters) {
             let new = NewMessage { class, head, body: &body, token };
-            let frame = self.pen.take_up(frame);
-            if let Some((id, part, len)) = entry.send_now(&new, frame.buffer_mut(), now, &mut self.shared) {
+            let buffer = self.pen.take_up(frame);
+            if let Some((id, part, len)) = entry.send_now(&new, buffer, now, &mut self.shared) {
                 self.pen.begin(entry, class, id, part, len, &self.shared);
                 // It is open, so that it has a timer for all that it waits for besides.
                 self.timers.sent(entry, now);

@@ -124,55 +124,73 @@ impl Endpoint {
         let Datagram { frame, peer } = datagram;
         let (header, kind) = match Header::parse(&frame) {
             Ok(parsed) => parsed,
-            Err(WireError::Version(version)) => {
-                // Where bits get damaged it may be those of the version, and the sender speaks ours.
-                if !self.integrity {
-                    Header::verify(&frame)?;
-                }
-                self.refuse_version(version, &frame, peer);
-                return Err(WireError::Version(version));
-            }
-            Err(error) => return Err(error),
+            Err(error) => return Err(self.unreadable(error, &frame, peer)),
         };
         let header = *header;
         if !self.integrity {
             Header::verify(&frame)?;
         }
         self.shared.counters.packets_received += 1;
-        match kind {
-            Kind::Data | Kind::Control | Kind::Ack => {
-                let id = SessionId::from_u64(header.session.get());
-                match self.sessions.get_mut(id) {
-                    Some(session) if session.peer == peer => {
-                        // Once a burst: most of its packets are often for the same session.
-                        if !lone && session.ready & TOUCHED == 0 {
-                            session.ready |= TOUCHED;
-                            self.late.touch(id.slot);
-                            self.shared.heard(id.slot, now);
-                        }
-                        let acknowledge = if lone { Acknowledge::Later } else { Acknowledge::Now };
-                        match session.receive(now, &header, kind, frame, acknowledge, &mut self.shared)? {
-                            Handled::Closed => self.forget(id.slot, now),
-                            Handled::Later => self.late.came_alone(Lone { id, header, arrived: now }),
-                            Handled::Open if lone => self.heard(id.slot, now, now),
-                            Handled::Open => {}
-                        }
-                    }
-                    Some(_) => self.shared.counters.stray += 1,
-                    None => {
-                        self.shared.counters.stray += 1;
-                        self.reset(&header, frame.len(), peer);
-                    }
-                }
-                Ok(())
+        if !matches!(kind, Kind::Data | Kind::Control | Kind::Ack) {
+            return self.take_rare(now, &header, kind, &frame, peer);
+        }
+        let id = SessionId::from_u64(header.session.get());
+        let Some(session) = self.sessions.get_mut(id).filter(|session| session.peer == peer) else {
+            self.take_stray(id, &header, frame.len(), peer);
+            return Ok(());
+        };
+        // Once a burst: most of its packets are often for the same session.
+        if !lone && session.ready & TOUCHED == 0 {
+            session.ready |= TOUCHED;
+            self.late.touch(id.slot);
+            self.shared.heard(id.slot, now);
+        }
+        let acknowledge = if lone { Acknowledge::Later } else { Acknowledge::Now };
+        match session.receive(now, &header, kind, frame, acknowledge, &mut self.shared)? {
+            Handled::Closed => self.forget(id.slot, now),
+            Handled::Later => self.late.came_alone(Lone { id, header, arrived: now }),
+            Handled::Open if lone => self.heard(id.slot, now, now),
+            Handled::Open => {}
+        }
+        Ok(())
+    }
+
+    /// A packet whose header can't be read: why.
+    #[cold]
+    fn unreadable(&mut self, error: WireError, packet: &[u8], peer: Address) -> WireError {
+        if let WireError::Version(version) = error {
+            // Where bits get damaged it may be those of the version, and the sender speaks ours.
+            if !self.integrity
+                && let Err(damaged) = Header::verify(packet)
+            {
+                return damaged;
             }
-            Kind::Acks => self.take_acknowledgements(now, &header, &frame, peer),
-            Kind::Hello => self.accept(now, &frame, peer),
+            self.refuse_version(version, packet, peer);
+        }
+        error
+    }
+
+    /// A packet of `len` bytes for a session that is not known here, or from another address than the session's.
+    #[cold]
+    fn take_stray(&mut self, id: SessionId, header: &Header, len: usize, peer: Address) {
+        self.shared.counters.stray += 1;
+        if self.sessions.get(id).is_none() {
+            self.reset(header, len, peer);
+        }
+    }
+
+    /// A packet of a kind that no call needs.
+    #[inline(never)]
+    fn take_rare(&mut self, now: Time, header: &Header, kind: Kind, packet: &[u8], peer: Address) -> Result<(), WireError> {
+        match kind {
+            Kind::Data | Kind::Control | Kind::Ack => Ok(()),
+            Kind::Acks => self.take_acknowledgements(now, header, packet, peer),
+            Kind::Hello => self.accept(now, packet, peer),
             Kind::Challenge | Kind::Welcome | Kind::Refuse => {
                 let id = SessionId::from_u64(header.session.get());
                 match self.sessions.get_mut(id) {
                     Some(session) if session.peer == peer => {
-                        let handled = session.receive_answer(now, kind, &frame, &mut self.shared)?;
+                        let handled = session.receive_answer(now, kind, packet, &mut self.shared)?;
                         if kind == Kind::Welcome && handled == Handled::Open {
                             self.sessions.learn_remote(id.slot);
                             self.supersede(id.slot, now);
@@ -184,7 +202,7 @@ impl Endpoint {
                 Ok(())
             }
             Kind::Reset => {
-                self.take_reset(now, &header, peer);
+                self.take_reset(now, header, peer);
                 Ok(())
             }
         }

@@ -44,10 +44,21 @@ impl Pen {
         }
     }
 
-    /// Takes a frame to write a packet into, which may be given back as it is.
+    /// Takes a frame to write a packet into, which may be given back as it is, and gives its memory.
     #[inline(always)]
-    pub(super) fn take_up(&mut self, frame: Frame) -> &mut Frame {
-        self.frame.insert(frame)
+    pub(super) fn take_up(&mut self, frame: Frame) -> &mut [u8] {
+        if !self.is_down() {
+            self.discard();
+        }
+        // There is none: to look for one to drop would be more code than all of this.
+        std::mem::forget(self.frame.replace(frame));
+        self.frame.as_mut().map_or(&mut [], Frame::buffer_mut)
+    }
+
+    /// Drops a packet that was being written, which nobody begins another over.
+    #[cold]
+    fn discard(&mut self) {
+        self.frame = None;
     }
 
     /// Gives it back: nothing was written.

@@ -248,6 +248,18 @@ impl Incoming {
             slot.sequence = sequence;
             return Ok(Whole::Data(class));
         }
+        self.receive_whole_anywhere(header, payload, now, budget)
+    }
+
+    /// The same in any slot, whatever its state.
+    #[inline(never)]
+    fn receive_whole_anywhere(
+        &mut self,
+        header: &Fragment,
+        payload: &[u8],
+        now: Time,
+        budget: &mut Budget,
+    ) -> Result<Whole, WireError> {
         match self.receive(header, payload, now, budget)? {
             Arrival::Single(class) => Ok(Whole::Data(class)),
             Arrival::Control => Ok(Whole::Control),

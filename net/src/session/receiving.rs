@@ -1,5 +1,7 @@
 //! What a packet of the peer's does to a session.
 
+use std::hint::cold_path;
+
 use smallvec::SmallVec;
 use thin_vec::ThinVec;
 
@@ -9,6 +11,7 @@ use super::incoming::{self, Arrival, Budget, Whole};
 use super::outgoing::{Outgoing, Ticket, Unscheduled};
 use super::recovery::{Below, Content, Progress, Verdict};
 use super::{Acknowledge, Handled, ITEMS_A_PACKET, Session, Shared, State};
+use crate::class::Class;
 use crate::clock::Time;
 use crate::endpoint::{CloseReason, Event};
 use crate::frame::Frame;
@@ -23,7 +26,7 @@ impl Session {
         now: Time,
         header: &Header,
         kind: Kind,
-        mut frame: Frame,
+        frame: Frame,
         acknowledge: Acknowledge,
         shared: &mut Shared,
     ) -> Result<Handled, WireError> {
@@ -37,6 +40,7 @@ impl Session {
             self.take_acknowledgement_of(now, header, shared)?;
         }
         if self.state == State::Closed {
+            cold_path();
             return Ok(Handled::Closed);
         }
         let delay = shared.ack_delay;
@@ -54,13 +58,8 @@ impl Session {
                 }
             }
             Kind::Control => {
-                let items: SmallVec<[Item; ITEMS_A_PACKET]> = Item::parse(frame.data_mut())?.iter().copied().collect();
-                // Grants and pings are rare, and their sender has nothing else to send: answer at once.
-                self.received.record(number, now, true, 0);
-                for item in items {
-                    if let Some(reason) = self.take_item(&item, shared) {
-                        return Ok(self.finish(reason, shared));
-                    }
+                if let Some(reason) = self.take_items(number, now, &frame, shared)? {
+                    return Ok(self.finish(reason, shared));
                 }
             }
             _ => self.received.record(number, now, false, delay),
@@ -71,16 +70,27 @@ impl Session {
         Ok(self.close_when_drained())
     }
 
+    /// Takes the items of a control packet. The reason, if they end the session.
+    #[inline(never)]
+    fn take_items(&mut self, number: u64, now: Time, packet: &[u8], shared: &mut Shared) -> Result<Option<CloseReason>, WireError> {
+        let items: SmallVec<[Item; ITEMS_A_PACKET]> = Item::parse(packet)?.iter().copied().collect();
+        // Grants and pings are rare, and their sender has nothing else to send: answer at once.
+        self.received.record(number, now, true, 0);
+        Ok(items.iter().find_map(|item| self.take_item(item, shared)))
+    }
+
     /// The number of a packet that came, if there is something to do about it: the session is open, and it did not come before.
     #[inline(always)]
     fn number_of_new(&mut self, now: Time, header: &Header, shared: &mut Shared) -> Option<u64> {
         if !self.is_established() {
+            cold_path();
             shared.counters.stray += 1;
             return None;
         }
         let (number, new) = self.received.check(header.number.get());
         self.last_heard = now;
         if !new {
+            cold_path();
             // A late duplicate; but its sender may lack our acknowledgement.
             shared.counters.duplicate_packets += 1;
             return None;
@@ -119,12 +129,7 @@ impl Session {
             return Err(WireError::Field("fragment"));
         }
         match self.incoming.receive_whole(fragment, &frame[DATA_OVERHEAD..], now, &mut shared.budget)? {
-            Whole::Data(class) if is_bundle => {
-                let (messages, count) = Messages::new(session, class, frame, first, shared.copy_out)?;
-                shared.counters.messages_received += u64::from(count);
-                shared.saw_small(count, now);
-                shared.batches.push_back(Batch::Messages(messages));
-            }
+            Whole::Data(class) if is_bundle => return self.take_bundle(now, class, first, frame, shared),
             Whole::Data(class) => {
                 shared.counters.messages_received += 1;
                 shared.saw_small(1, now);
@@ -137,7 +142,18 @@ impl Session {
         Ok(())
     }
 
+    /// Takes several messages, of which the first has this length.
+    #[inline(never)]
+    fn take_bundle(&mut self, now: Time, class: Class, first: u32, frame: Frame, shared: &mut Shared) -> Result<(), WireError> {
+        let (messages, count) = Messages::new(self.id, class, frame, first, shared.copy_out)?;
+        shared.counters.messages_received += u64::from(count);
+        shared.saw_small(count, now);
+        shared.batches.push_back(Batch::Messages(messages));
+        Ok(())
+    }
+
     /// Takes a part of a message. `false`: there is no memory for it, so that it must not be acknowledged.
+    #[inline(never)]
     fn take_part(&mut self, now: Time, fragment: &Fragment, payload: &[u8], shared: &mut Shared) -> Result<bool, WireError> {
         match self.incoming.receive(fragment, payload, now, &mut shared.budget)? {
             Arrival::Deferred { new } => {

@@ -3,6 +3,7 @@
 //! Most messages fit one packet: what only longer ones need is apart, behind one pointer.
 
 use std::collections::VecDeque;
+use std::hint::cold_path;
 
 use thin_vec::ThinVec;
 
@@ -121,6 +122,12 @@ impl Slots {
             self.in_use += 1;
             return Some(number);
         }
+        self.grow()
+    }
+
+    /// A slot that was never used.
+    #[cold]
+    fn grow(&mut self) -> Option<u16> {
         let used = self.slots.len() as u16;
         if used == self.limit {
             return None;
@@ -220,6 +227,7 @@ impl Slot {
     pub(super) fn begin(&mut self, class: u8, token: u64, order: u64, head: &Head<'_>, body: &[u8]) {
         let total = head.len() + body.len();
         if self.head.len() != total {
+            cold_path();
             self.head.resize(total, 0);
         }
         let (first, rest) = self.head.split_at_mut(head.len());
