@@ -43,8 +43,8 @@ use crate::clock::Time;
 use crate::payload::Payload;
 use crate::port::{Address, Datagram, Port, PortCounters};
 use crate::session::{
-    Budget, Credit, Crowd, HEAD_WORDS, Handled, Head, Inflow, Message, NewMessage, Session, Shared, Spare, Tokens, bundled_len,
-    least_beside_small, write_bundled, write_bundled_words,
+    Budget, Credit, Crowd, Handled, Inflow, Message, NewMessage, Session, Shared, Spare, Tokens, bundled_len, least_beside_small,
+    write_bundled, write_bundled_words,
 };
 use crate::wire::{MIN_MTU, Parameters};
 
@@ -189,26 +189,28 @@ impl Endpoint {
             write_bundled(head, &body, place);
             return Ok(id);
         }
-        self.send_apart(session, class, &Head::Bytes(head), body, token, now)
+        self.send_apart(session, class, head, body, token, now)
     }
 
-    /// [`Endpoint::send`] with a head of little-endian words, for those who have it in registers.
+    /// [`Endpoint::send`] with a head of little-endian words, at most [`MAX_HEAD`] bytes, for those who have it in registers.
     #[inline(always)]
-    pub fn send_words(
+    pub fn send_words<const N: usize>(
         &mut self,
         session: SessionId,
         class: Class,
-        head: [u64; HEAD_WORDS],
+        head: [u64; N],
         body: Payload,
         token: u64,
         now: Time,
     ) -> Result<MessageId, SendError> {
-        let len = bundled_len(8 * HEAD_WORDS, body.len());
+        const { assert!(8 * N <= MAX_HEAD) };
+        let len = bundled_len(8 * N, body.len());
         if let Some((id, place)) = self.pen.add(session, class, token, len) {
             write_bundled_words(head, &body, place);
             return Ok(id);
         }
-        self.send_apart(session, class, &Head::Words(head), body, token, now)
+        let words = head.map(u64::to_le_bytes);
+        self.send_apart(session, class, words.as_flattened(), body, token, now)
     }
 
     /// The packet that is being written is finished.
@@ -225,7 +227,7 @@ impl Endpoint {
         &mut self,
         session: SessionId,
         class: Class,
-        head: &Head<'_>,
+        head: &[u8],
         body: Payload,
         token: u64,
         now: Time,
@@ -258,7 +260,7 @@ impl Endpoint {
         &mut self,
         session: SessionId,
         class: Class,
-        head: &Head<'_>,
+        head: &[u8],
         body: Payload,
         token: u64,
         now: Time,
@@ -268,14 +270,6 @@ impl Endpoint {
             return self.send_apart(session, class, head, body, token, now);
         }
         let entry = self.sessions.get_mut(session).ok_or(SendError::UnknownSession)?;
-        let words;
-        let head = match head {
-            Head::Bytes(bytes) => bytes,
-            Head::Words(numbers) => {
-                words = numbers.map(u64::to_le_bytes);
-                words.as_flattened()
-            }
-        };
         let id = entry.send(Message { class, head, body, token }, now, &mut self.shared)?;
         self.shared.counters.messages_sent += 1;
         self.schedule(session.slot, now);

@@ -55,7 +55,7 @@ pub(crate) use self::following::PartHead;
 pub(crate) use self::handshake::{FIRST_PAUSE, Proven};
 pub(crate) use self::incoming::{Budget, Need};
 pub(crate) use self::inflow::Inflow;
-pub(crate) use self::outgoing::{HEAD_WORDS, Head, Message, NewMessage};
+pub(crate) use self::outgoing::{Message, NewMessage};
 pub(crate) use self::recovery::Part;
 pub(crate) use self::spare::Spare;
 pub(crate) use self::token::Tokens;

@@ -18,7 +18,7 @@ use crate::class::Class;
 use crate::endpoint::{CONTROL_SLOTS, EndpointConfig, MessageId, SendError};
 use crate::wire::{DATA_OVERHEAD, Fragment, Header};
 
-pub(crate) use self::message::{HEAD_WORDS, Head, Message, NewMessage, Unacknowledged, Unscheduled};
+pub(crate) use self::message::{Message, NewMessage, Unacknowledged, Unscheduled};
 pub(crate) use self::picking::Picked;
 pub(crate) use self::slots::{SpareSlots, Ticket};
 
@@ -155,7 +155,7 @@ impl Outgoing {
         }
         let end = DATA_OVERHEAD + payload.len();
         let place = &mut packet[Header::LEN..end];
-        let part = emit_now(&mut self.control, Fragment::CONTROL, 0, self.next_order, (&Head::Bytes(payload), &[]), place)?;
+        let part = emit_now(&mut self.control, Fragment::CONTROL, 0, self.next_order, (payload, &[]), place)?;
         self.next_order += 1;
         Some((end, part))
     }
@@ -186,7 +186,7 @@ impl Outgoing {
         if open && self.lists.waiting[index].is_empty() && total <= self.fragment() {
             // The common case: one packet, a slot is free, nothing waits.
             if let Some(number) = self.data.allocate() {
-                self.data.get_mut(number).begin(index as u8, token, order, &Head::Bytes(head), &body);
+                self.data.get_mut(number).begin(index as u8, token, order, head, &body);
                 self.next_order += 1;
                 self.bytes += total;
                 self.list(number);
@@ -214,7 +214,7 @@ impl Outgoing {
             return Err(SendError::TooLarge { len: payload.len(), limit: self.fragment() });
         }
         let number = self.control.allocate().ok_or(SendError::Full)?;
-        self.control.get_mut(number).begin(Fragment::CONTROL, 0, self.next_order, &Head::Bytes(payload), &[]);
+        self.control.get_mut(number).begin(Fragment::CONTROL, 0, self.next_order, payload, &[]);
         self.next_order += 1;
         self.list(number);
         Ok(())
@@ -420,7 +420,7 @@ impl Outgoing {
         let fragment = self.fragment();
         let slot = self.data.get_mut(number);
         if waiting.head.len() + waiting.body.len() <= fragment {
-            slot.begin(index as u8, waiting.token, waiting.order, &Head::Bytes(&waiting.head), &waiting.body);
+            slot.begin(index as u8, waiting.token, waiting.order, &waiting.head, &waiting.body);
         } else {
             slot.begin_long(index as u8, waiting, fragment, unscheduled);
         }
@@ -463,21 +463,14 @@ fn usable(peer_slots: u16) -> u16 {
 /// Takes a slot for a message of one packet, the two pieces of `bytes` after each other, and writes it to `place` after its header. `None`:
 /// no slot.
 #[inline(always)]
-fn emit_now(
-    slots: &mut Slots,
-    class: u8,
-    token: u64,
-    order: u64,
-    (head, body): (&Head<'_>, &[u8]),
-    place: &mut [u8],
-) -> Option<Part> {
+fn emit_now(slots: &mut Slots, class: u8, token: u64, order: u64, (head, body): (&[u8], &[u8]), place: &mut [u8]) -> Option<Part> {
     let (header, payload) = place.split_at_mut_checked(Fragment::LEN)?;
     let number = slots.allocate()?;
     let slot = slots.get_mut(number);
     let (first, rest) = payload.split_at_mut(head.len());
-    head.write(first);
+    first.copy_from_slice(head);
     rest.copy_from_slice(body);
-    // From where they came from: the copy just made can't be read yet.
+    // From where they came: the copy just made can't be read in large pieces yet.
     slot.begin(class, token, order, head, body);
     slot.unsent = false;
     slot.transmitted = true;

@@ -2,7 +2,6 @@
 
 use crate::class::Class;
 use crate::payload::Payload;
-use crate::wire::emit_words;
 
 /// A message to send: `head` followed by `body`.
 #[derive(Debug)]
@@ -21,41 +20,11 @@ impl Message<'_> {
     }
 }
 
-/// Words of a head in registers.
-pub(crate) const HEAD_WORDS: usize = 3;
-
-/// The head of a message that is copied at once: bytes, or little-endian words. Words are written as words wherever they go: what was
-/// just written in small pieces can't be read in large ones, as a copy does, before all of them have left the processor's write buffer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Head<'a> {
-    Bytes(&'a [u8]),
-    Words([u64; HEAD_WORDS]),
-}
-
-impl Head<'_> {
-    #[inline(always)]
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Head::Bytes(bytes) => bytes.len(),
-            Head::Words(_) => 8 * HEAD_WORDS,
-        }
-    }
-
-    /// Writes it to `place`, which is as long.
-    #[inline(always)]
-    pub(super) fn write(&self, place: &mut [u8]) {
-        match self {
-            Head::Bytes(bytes) => place.copy_from_slice(bytes),
-            Head::Words(words) => emit_words(*words, place),
-        }
-    }
-}
-
 /// The same, to be copied at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewMessage<'a> {
     pub(crate) class: Class,
-    pub(crate) head: &'a Head<'a>,
+    pub(crate) head: &'a [u8],
     pub(crate) body: &'a [u8],
     pub(crate) token: u64,
 }

@@ -8,7 +8,7 @@ use std::hint::cold_path;
 use thin_vec::ThinVec;
 
 use super::super::bits::Bits;
-use super::{Head, Unscheduled};
+use super::Unscheduled;
 use crate::payload::Payload;
 use crate::wire::Fragment;
 
@@ -224,14 +224,14 @@ impl Slots {
 impl Slot {
     /// Begins a message of one packet, whose bytes are `head` followed by `body`.
     #[inline(always)]
-    pub(super) fn begin(&mut self, class: u8, token: u64, order: u64, head: &Head<'_>, body: &[u8]) {
+    pub(super) fn begin(&mut self, class: u8, token: u64, order: u64, head: &[u8], body: &[u8]) {
         let total = head.len() + body.len();
         if self.head.len() != total {
             cold_path();
             self.head.resize(total, 0);
         }
         let (first, rest) = self.head.split_at_mut(head.len());
-        head.write(first);
+        first.copy_from_slice(head);
         if !body.is_empty() {
             rest.copy_from_slice(body);
         }

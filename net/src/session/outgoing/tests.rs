@@ -104,7 +104,7 @@ fn use_at_once(outgoing: &mut Outgoing, count: usize) -> Vec<(u16, u32)> {
     let begin = |_| {
         let number = outgoing.data.allocate().unwrap();
         let slot = outgoing.data.get_mut(number);
-        slot.begin(0, 0, 0, &Head::Bytes(b"bytes"), &[]);
+        slot.begin(0, 0, 0, b"bytes", &[]);
         (number, slot.sequence)
     };
     let used: Vec<(u16, u32)> = (0..count).map(begin).collect();
