@@ -137,7 +137,7 @@ impl Endpoint {
                 latest: 0,
                 company_until: Time::ZERO,
                 copy_out: false,
-                spare: Spare::default(),
+                spare: Spare::new(),
                 config,
             },
             port,

@@ -13,6 +13,9 @@ const LOOK: u64 = 200_000;
 /// Those that are looked at within so many nanoseconds are looked at together: a power of two.
 const TOGETHER: u64 = 1 << 15;
 
+/// So many timers fire at once without an allocation.
+const FIRED: usize = 64;
+
 pub(super) struct Timers {
     wheel: Wheel,
     /// Sessions that had something under way.
@@ -30,7 +33,7 @@ const UNDER_WAY: u8 = 2;
 impl Timers {
     /// Timers that begin at `now`.
     pub(super) fn new(now: Time) -> Timers {
-        let mut timers = Timers { wheel: Wheel::new(), watched: Lineup::new(), known: Vec::new(), fired: Vec::new() };
+        let mut timers = Timers { wheel: Wheel::new(), watched: Lineup::new(), known: Vec::new(), fired: Vec::with_capacity(FIRED) };
         timers.wheel.expire(now, &mut timers.fired);
         timers
     }

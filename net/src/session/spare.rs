@@ -8,12 +8,21 @@ use super::recovery::Flight;
 /// So many sessions' worth is kept at most; who gives more back frees it.
 const MOST: usize = 4096;
 
+/// So much is kept without an allocation.
+const FEW: usize = 64;
+
 /// What sessions gave back.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Spare {
     /// Whether sessions give anything back: where they are few, each keeps its own.
     pub(crate) many: bool,
     lent: Vec<(SpareSlots, Flight)>,
+}
+
+impl Spare {
+    pub(crate) fn new() -> Spare {
+        Spare { many: false, lent: Vec::with_capacity(FEW) }
+    }
 }
 
 impl Session {
