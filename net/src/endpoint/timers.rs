@@ -33,7 +33,8 @@ const UNDER_WAY: u8 = 2;
 impl Timers {
     /// Timers that begin at `now`.
     pub(super) fn new(now: Time) -> Timers {
-        let mut timers = Timers { wheel: Wheel::new(), watched: Lineup::new(), known: Vec::new(), fired: Vec::with_capacity(FIRED) };
+        let mut timers =
+            Timers { wheel: Wheel::new(), watched: Lineup::new(), known: Vec::new(), fired: Vec::with_capacity(FIRED) };
         timers.wheel.expire(now, &mut timers.fired);
         timers
     }
