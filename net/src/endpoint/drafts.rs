@@ -21,6 +21,8 @@ pub(super) struct Draft {
     session: SessionId,
     /// The packet's number, and what it carries.
     sent: (u64, Part),
+    /// When the acknowledgement was due that it carries along.
+    owed: Time,
     /// Where in the message the time goes.
     time_at: usize,
 }
@@ -32,6 +34,8 @@ impl Endpoint {
     /// Begins control messages that will leave together, at a moment which is not known yet and which they tell. `None` if something else must
     /// leave before them.
     pub fn drafts(&mut self, now: Time) -> Option<Drafts<'_>> {
+        // Of drafts that were forgotten instead of dropped: they have left without a time, but must not be taken for those that come now.
+        self.drafts.clear();
         self.put_down(now);
         self.departures.is_empty().then_some(Drafts { endpoint: self, now })
     }
@@ -45,12 +49,12 @@ impl Drafts<'_> {
         let fits = message.len() <= super::MAX_CONTROL && message.len().checked_sub(TIME).is_some_and(|last| time_at <= last);
         let Some(entry) = sessions.get_mut(session).filter(|_| fits) else { return false };
         let Some(frame) = departures.control_frame_for_now(port.as_mut()) else { return false };
-        let peer = entry.peer;
+        let (peer, owed) = (entry.peer, entry.acknowledgement_due());
         let Some(sent) = entry.emit_control(message, departures.begin(frame, peer), self.now) else {
             departures.take_back_control();
             return false;
         };
-        drafts.push(Draft { session, sent, time_at });
+        drafts.push(Draft { session, sent, owed, time_at });
         true
     }
 
@@ -68,7 +72,7 @@ impl Drafts<'_> {
         }
         departures.transmit(port.as_mut(), &mut shared.counters);
         // The books, now that they have left.
-        for Draft { session, sent, time_at } in drafts.drain(..) {
+        for Draft { session, sent, time_at, .. } in drafts.drain(..) {
             if let Some(entry) = sessions.get_mut(session) {
                 entry.control_stamped(sent.1, time_at, &time);
                 entry.control_sent(sent, self.now);
@@ -95,7 +99,7 @@ impl Endpoint {
         while let Some(draft) = self.drafts.pop() {
             self.departures.take_back_control();
             if let Some(entry) = self.sessions.get_mut(draft.session) {
-                entry.control_dropped(draft.sent);
+                entry.control_dropped(draft.sent, draft.owed);
                 self.schedule(draft.session.slot, now);
             }
         }
@@ -181,6 +185,9 @@ mod tests {
         let mut drafts = pair.there.drafts(now).unwrap();
         assert!(drafts.add(back, b"one........end", 3));
         drop(drafts);
+        pair.turn();
+        let now = pair.clock.now();
+        pair.there.poll(now);
         pair.there.flush(now);
         pair.here.poll(now);
         pair.here.flush(now);
@@ -239,5 +246,134 @@ mod tests {
         drafts.send(AT);
         let came = pair.words().len() + pair.words().len();
         assert_eq!(came, drafted);
+    }
+
+    #[test]
+    fn a_draft_that_is_not_sent_causes_no_packet_where_nothing_was_owed() {
+        let mut pair = Pair::open("unowed", "");
+        for _ in 0..5 {
+            pair.turn();
+            pair.there.poll(pair.clock.now());
+            pair.there.flush(pair.clock.now());
+        }
+        let (now, session) = (pair.clock.now(), pair.session);
+        while pair.here.poll(now) > 0 {
+            while pair.here.next_event().is_some() {}
+            pair.here.flush(now);
+        }
+        while pair.here.next_event().is_some() {}
+        pair.here.flush(now);
+        assert!(!pair.here.has_work());
+        let sent = pair.here.counters().packets_sent;
+        let mut drafts = pair.here.drafts(now).unwrap();
+        assert!(drafts.add(session, b"one........end", 3));
+        drop(drafts);
+        pair.here.flush(now);
+        assert_eq!(pair.here.counters().packets_sent, sent, "an acknowledgement of nothing");
+    }
+
+    #[test]
+    fn drafts_that_were_forgotten_do_not_spoil_what_follows() {
+        let mut pair = Pair::open("forgotten", "");
+        let (now, session) = (pair.clock.now(), pair.session);
+        let mut drafts = pair.here.drafts(now).unwrap();
+        assert!(drafts.add(session, b"one........end", 3));
+        std::mem::forget(drafts);
+        pair.here.flush(now);
+        pair.words();
+        let mut drafts = pair.here.drafts(now).unwrap();
+        assert!(drafts.add(session, b"........twoend", 0));
+        drafts.send(AT);
+        let expected = [&AT.as_nanos().to_le_bytes()[..], b"twoend"].concat();
+        assert_eq!(pair.words(), [expected]);
+    }
+
+    #[test]
+    fn drafts_that_a_full_port_keeps_leave_later() {
+        let mut pair = Pair::open_both("full-port", ["", "?slots=2"]);
+        let (now, session) = (pair.clock.now(), pair.session);
+        pair.there.poll(now);
+        while pair.there.next_event().is_some() {}
+        let mut drafts = pair.here.drafts(now).unwrap();
+        for n in 0..6u8 {
+            assert!(drafts.add(session, &[n, 0, 0, 0, 0, 0, 0, 0, 0], 1));
+        }
+        drafts.send(AT);
+        assert!(pair.here.drafts(now).is_none());
+        let mut came = pair.words();
+        for _ in 0..50 {
+            pair.turn();
+            came.extend(pair.words());
+        }
+        let expected: Vec<Vec<u8>> = (0..6u8).map(|n| [&[n][..], &AT.as_nanos().to_le_bytes()].concat()).collect();
+        came.sort();
+        assert_eq!(came, expected);
+        assert_eq!(pair.here.usage().sending, 0);
+    }
+
+    #[test]
+    fn drafts_that_are_sent_come_once_and_others_not_whatever_is_lost_beside_them() {
+        for seed in 0..20 {
+            let mut pair = Pair::open_both(
+                &format!("mixed{seed}"),
+                [&format!("?loss=0.2&seed={seed}")[..], &format!("?loss=0.2&reorder=0.3&dup=0.2&seed={}", seed + 100)],
+            );
+            let session = pair.session;
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let mut expected = Vec::new();
+            let mut came = Vec::new();
+            let mut next = 0u8;
+            for _ in 0..400 {
+                let now = pair.clock.now();
+                if rng.bool() {
+                    let _ = pair.here.send(session, Class::Normal, &[], vec![1; rng.usize(1..9000)].into(), 0, now);
+                }
+                if rng.bool() {
+                    pair.here.flush(now);
+                }
+                if let Some(mut drafts) = pair.here.drafts(now) {
+                    let count = rng.usize(0..4);
+                    let keep = rng.bool();
+                    let mut these = Vec::new();
+                    for _ in 0..count {
+                        if drafts.add(session, &[next, 0, 0, 0, 0, 0, 0, 0, 0], 1) {
+                            these.push([&[next][..], &AT.as_nanos().to_le_bytes()].concat());
+                            next = next.wrapping_add(1);
+                        }
+                    }
+                    if keep {
+                        drafts.send(AT);
+                        expected.extend(these);
+                    } else {
+                        drop(drafts);
+                    }
+                }
+                if rng.bool() {
+                    pair.turn();
+                }
+                if rng.bool() {
+                    came.extend(pair.words());
+                }
+                if rng.bool() {
+                    pair.there.flush(now);
+                }
+            }
+            for _ in 0..30_000 {
+                pair.turn();
+                came.extend(pair.words());
+                if pair.here.usage().sending == 0 {
+                    break;
+                }
+            }
+            for _ in 0..3 {
+                pair.turn();
+                came.extend(pair.words());
+            }
+            came.sort();
+            expected.sort();
+            assert_eq!(came.len(), expected.len(), "seed {seed}");
+            assert_eq!(came, expected, "seed {seed}");
+            assert_eq!(pair.here.usage().sending, 0, "seed {seed}");
+        }
     }
 }

@@ -77,9 +77,11 @@ impl Received {
         self.due = if self.owed >= ACK_EVERY { Time::ZERO } else { self.due.min(by) };
     }
 
-    /// The acknowledgement that was last built does not leave.
-    pub(crate) fn owe_again(&mut self) {
-        self.owe(1, Time::ZERO);
+    /// The acknowledgement that was last built does not leave; it was [due](Received::due) then.
+    pub(crate) fn owe_again(&mut self, due: Time) {
+        if due != Time::NEVER {
+            self.owe(1, due);
+        }
     }
 
     /// Whether the latest packet's number has this low half.

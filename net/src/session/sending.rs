@@ -133,12 +133,12 @@ impl Session {
         self.outgoing.control_stamped(part, at, bytes);
     }
 
-    /// What [`Session::emit_control`] built last does not leave.
+    /// What [`Session::emit_control`] built last does not leave; before it the acknowledgement that is owed was due then.
     #[cold]
-    pub(crate) fn control_dropped(&mut self, (number, part): (u64, Part)) {
+    pub(crate) fn control_dropped(&mut self, (number, part): (u64, Part), due: Time) {
         self.outgoing.control_dropped(part);
         self.recovery.give_number_back(number);
-        self.received.owe_again();
+        self.received.owe_again(due);
     }
 
     /// Accepts a control message for sending.

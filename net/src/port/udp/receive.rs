@@ -237,11 +237,11 @@ impl Receiver {
         counters: &mut PortCounters,
         into: &mut Vec<Datagram>,
     ) -> Result<usize, PortError> {
-        for _ in 1..ERRORS {
+        for attempt in 1..=ERRORS {
             if errno == libc::EAGAIN {
                 return self.failed(source, errno, counters, into);
             }
-            if !passes(errno, counters)? {
+            if !passes(errno, counters)? || attempt == ERRORS {
                 break;
             }
             match source.socket.receive_from(self.room()) {
