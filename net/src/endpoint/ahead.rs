@@ -10,7 +10,7 @@ use crate::wire::{Acknowledgement, Header};
 pub(super) const MANY: usize = 256;
 
 /// How many packets ahead a session is asked for.
-const AHEAD: usize = 8;
+const AHEAD: usize = 4;
 
 impl Endpoint {
     /// Says that messages are about to be sent into these sessions, all of them: a hint, without any effect but that they are found
