@@ -44,7 +44,7 @@ pub(crate) enum Command {
     Instructions(Instructions),
     /// Mixed traffic between processes that are killed and restarted, for as long as asked: prints leaks.
     Soak(Soak),
-    /// Every command, one after the other, and one HTML page with the figures and plots of all.
+    /// Every command but `soak`, one after the other, and one HTML page with the figures and plots of all.
     All(All),
     /// The program that `instructions` runs under valgrind.
     #[command(hide = true)]

@@ -1,4 +1,4 @@
-//! `all`: every command, one after the other, each in a process of its own, and one page with all of it.
+//! `all`: every command but `soak`, one after the other, each in a process of its own, and one page with all of it.
 
 use std::process::{Command, Stdio};
 
@@ -31,7 +31,7 @@ const COMMANDS: [(&str, bool); 17] = [
 
 pub(crate) fn run(args: &All) -> Result<Report, BenchError> {
     known(&args.only)?;
-    let mut report = Report::new("all", "every command, and one page with their figures and plots");
+    let mut report = Report::new("all", "every command but soak, and one page with their figures and plots");
     let mut outcomes: Vec<Outcome> = Vec::new();
     for (command, on_cores) in COMMANDS.into_iter().filter(|(command, _)| args.wants(name(command))) {
         eprintln!("tautline-bench {command}");
