@@ -2,8 +2,9 @@
 //!
 //! One idea a file: what happens on arrival is in `arrive`, how sessions are accepted in `accept`, what leaves next in `depart`, how small messages
 //! share a packet in `pen`, acknowledgements in `acks`, which incoming messages are granted more in `grants`, what is shown of packets before all that
-//! in `preview` and what is done about them after in `late`, what is written before it leaves in `drafts`, the sessions' places in `table`, when they are looked at in `timers` (both
-//! this and what they owe stand in a `lineup`), how their memory is asked for ahead in `ahead`, and what is in use in `usage`.
+//! in `preview` and what is done about them after in `late`, what is written before its moment in `drafts`, the sessions' places in `table`, when
+//! they are looked at in `timers` (both this and what they owe stand in a `lineup`), how their memory is asked for ahead in `ahead`, and what is in
+//! use in `usage`.
 
 mod accept;
 mod acks;
@@ -446,10 +447,12 @@ impl Endpoint {
     fn schedule(&mut self, slot: u32, now: Time) {
         let Some(session) = self.sessions.at_mut(slot) else { return };
         self.departures.owe(session, now);
-        if session.is_stirred() {
+        if session.is_calm() {
+            self.timers.follow(session, now);
+        } else {
             self.departures.enlist(session, now, self.shared.is_mixed(now));
+            self.timers.set(session, now, &self.shared);
         }
-        self.timers.set(session, now, &self.shared);
     }
 
     /// When [`Endpoint::poll`] must be called next even if nothing arrives; `now` if packets wait to be sent.

@@ -77,7 +77,7 @@ impl Payload {
     pub fn is_something(&self) -> bool {
         match &self.0 {
             Repr::Piece(_) => true,
-            // No bytes never hold memory: see `become_piece`.
+            // No bytes never hold memory: `trim_bytes` and `From<Bytes>` see to it.
             Repr::Bytes(bytes) => !bytes.is_empty(),
         }
     }
@@ -130,7 +130,7 @@ impl fmt::Debug for Payload {
 
 impl From<Bytes> for Payload {
     fn from(bytes: Bytes) -> Payload {
-        // No bytes never hold memory: see `become_piece`.
+        // No bytes never hold memory, which `is_something` relies on.
         if bytes.is_empty() { Payload::empty() } else { Payload(Repr::Bytes(bytes)) }
     }
 }

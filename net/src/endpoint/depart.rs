@@ -242,11 +242,9 @@ impl Departures {
 
     /// Queues a finished packet.
     #[inline(always)]
-    pub(super) fn push(&mut self, mut frame: Frame, peer: Address) {
-        if !self.integrity {
-            Header::seal(frame.data_mut());
-        }
-        self.burst.push_back(Datagram { frame, peer });
+    pub(super) fn push(&mut self, frame: Frame, peer: Address) {
+        self.begin(frame, peer);
+        self.finish();
     }
 
     /// Hands what is queued to the port. `false`: it did not take all.

@@ -87,12 +87,7 @@ impl Endpoint {
         while let Some(slot) = self.late.touched.pop() {
             let Some(session) = self.sessions.at_mut(slot) else { continue };
             session.ready &= !TOUCHED;
-            if session.is_calm() {
-                self.departures.owe(session, now);
-                self.timers.follow(session, now);
-            } else {
-                self.schedule(slot, now);
-            }
+            self.schedule(slot, now);
         }
     }
 }
