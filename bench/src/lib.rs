@@ -10,6 +10,7 @@ pub mod awake;
 pub mod call;
 pub mod callgrind;
 pub mod company;
+pub mod counted;
 pub mod crowd;
 pub mod duo;
 pub mod error;

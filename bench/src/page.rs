@@ -58,7 +58,12 @@ fn summary(page: &mut String, command: &str, bound: &Bound) -> fmt::Result {
     let sense = if bound.sense == Sense::AtLeast { "at least" } else { "at most" };
     let (class, verdict) = if bound.met { ("ok", "ok") } else { ("missed", "missed") };
     let (command, what) = (escaped(command), escaped(&bound.what));
-    writeln!(page, "<tr><td>{command}<td>{what}<td>{:.3}<td>{sense} {}<td class={class}>{verdict}</tr>", bound.figure, bound.bound)
+    let certain = bound.certain().map_or(String::new(), |certain| format!("<br><span class=small>{}</span>", escaped(&certain)));
+    writeln!(
+        page,
+        "<tr><td>{command}<td>{what}<td>{:.3}{certain}<td>{sense} {}<td class={class}>{verdict}</tr>",
+        bound.figure, bound.bound
+    )
 }
 
 fn body(page: &mut String, report: &Report) -> fmt::Result {

@@ -5,6 +5,7 @@ use std::fmt::{self, Write as _};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::company::Company;
+use crate::counted::Counted;
 use crate::machine::Machine;
 use crate::placement::{Distance, Placement};
 use crate::rounds::Kept;
@@ -132,6 +133,9 @@ pub struct Bound {
     pub sense: Sense,
     /// Whether it is.
     pub met: bool,
+    /// Where the figure is a share of calls in percent: what was counted. With few calls not the figure is judged but what it leaves plausible.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted: Option<Counted>,
 }
 
 impl Report {
@@ -208,12 +212,18 @@ impl Report {
 
     /// Says that `figure` must not exceed `bound`. A figure that is not a number misses it.
     pub fn bound(&mut self, what: impl Into<String>, figure: f64, bound: f64) {
-        self.bounds.push(Bound { what: what.into(), figure, bound, sense: Sense::AtMost, met: figure <= bound });
+        self.bounds.push(Bound { what: what.into(), figure, bound, sense: Sense::AtMost, met: figure <= bound, counted: None });
+    }
+
+    /// Says that the share of what was counted must not exceed `bound` percent; with few calls, that it does so for certain.
+    pub fn bound_counted(&mut self, what: impl Into<String>, counted: Counted, bound: f64) {
+        let (figure, met) = (counted.percent(), counted.judged_percent() <= bound);
+        self.bounds.push(Bound { what: what.into(), figure, bound, sense: Sense::AtMost, met, counted: Some(counted) });
     }
 
     /// Says that `figure` must reach `bound`. A figure that is not a number misses it.
     pub fn at_least(&mut self, what: impl Into<String>, figure: f64, bound: f64) {
-        self.bounds.push(Bound { what: what.into(), figure, bound, sense: Sense::AtLeast, met: figure >= bound });
+        self.bounds.push(Bound { what: what.into(), figure, bound, sense: Sense::AtLeast, met: figure >= bound, counted: None });
     }
 
     /// Whether every bound is met.
@@ -253,7 +263,8 @@ impl Report {
             for bound in &self.bounds {
                 let verdict = if bound.met { "ok" } else { "MISSED" };
                 let sense = if bound.sense == Sense::AtLeast { "at least " } else { "" };
-                writeln!(out, "check: {} {:.3}, bound {sense}{}: {verdict}", bound.what, bound.figure, bound.bound)?;
+                let certain = bound.certain().map_or(String::new(), |certain| format!(" ({certain})"));
+                writeln!(out, "check: {} {:.3}{certain}, bound {sense}{}: {verdict}", bound.what, bound.figure, bound.bound)?;
             }
         }
         Ok(())
@@ -293,6 +304,15 @@ impl Report {
             }
         }
         Ok(())
+    }
+}
+
+impl Bound {
+    /// What is held against the bound where that is not the figure.
+    pub fn certain(&self) -> Option<String> {
+        let counted = self.counted.filter(|counted| counted.is_few())?;
+        let Counted { events, calls } = counted;
+        Some(format!("{events} of only {calls} calls: judged is what is certain to 95 %, {:.3}", counted.least_percent()))
     }
 }
 
@@ -377,6 +397,19 @@ mod tests {
         let text = report.text(true);
         assert!(text.contains("2.250 M/s") && text.contains("bound at least 3: MISSED"), "{text}");
         assert!(!text.contains("p99"), "no latencies, no table of them: {text}");
+    }
+
+    #[test]
+    fn a_share_of_few_calls_is_judged_by_what_is_certain_and_says_so() {
+        let mut report = Report::new("tail", "a test");
+        report.bound_counted("twice (%)", Counted { events: 17, calls: 1_500 }, 1.0);
+        report.bound_counted("twice (%)", Counted { events: 170, calls: 15_000 }, 1.0);
+        assert_eq!(report.bounds.iter().map(|bound| bound.met).collect::<Vec<_>>(), [true, false]);
+        let text = report.text(true);
+        assert!(text.contains("twice (%) 1.133 (17 of only 1500 calls: judged is what is certain to 95 %, 0.7"), "{text}");
+        assert!(text.contains("twice (%) 1.133, bound 1: MISSED"), "{text}");
+        let back: Report = serde_json::from_str(&report.json()).unwrap();
+        assert_eq!(back.text(true), text);
     }
 
     #[test]
