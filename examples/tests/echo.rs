@@ -1,7 +1,9 @@
 //! The echo program as its user meets it.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 fn echo(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_echo"));
@@ -21,6 +23,8 @@ struct Server {
     child: Child,
     lines: BufReader<std::process::ChildStderr>,
     url: String,
+    /// What it said behind the URL.
+    hint: String,
 }
 
 impl Server {
@@ -29,8 +33,17 @@ impl Server {
         let mut lines = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
-        let url = line.trim().strip_prefix("listening at ").unwrap_or_else(|| panic!("it said {line}")).to_owned();
-        Server { child, lines, url }
+        let said = line.trim().strip_prefix("listening at ").unwrap_or_else(|| panic!("it said {line}"));
+        let (url, hint) = said.split_once(", ").unwrap_or((said, ""));
+        Server { child, lines, url: url.to_owned(), hint: hint.to_owned() }
+    }
+
+    /// Sends it a signal; its exit code, and what else it said.
+    fn end(mut self, signal: Signal) -> (Option<i32>, String) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let mut rest = String::new();
+        self.lines.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), rest)
     }
 }
 
@@ -45,8 +58,48 @@ impl Drop for Server {
 fn help_is_what_was_asked_for_and_a_mistake_is_not() {
     let (output, out, err) = said(&["--help"]);
     assert!(output.status.success() && out.contains("echo call URL TEXT") && err.is_empty(), "{out}{err}");
-    let (output, out, err) = said(&["cal"]);
-    assert!(output.status.code() == Some(1) && out.is_empty() && err.contains("echo --help"), "{out}{err}");
+    for (mistake, sentence) in [
+        (&["cal"][..], "there is no command `cal`"),
+        (&[], "the command is missing"),
+        (&["serve"], "the URL is missing"),
+        (&["call", "udp://127.0.0.1:7000"], "the text is missing"),
+        (&["call", "udp://127.0.0.1:7000", "two", "words"], "put quotes around"),
+    ] {
+        let (output, out, err) = said(mistake);
+        assert!(output.status.code() == Some(2) && out.is_empty(), "{mistake:?}: {out}{err}");
+        assert!(err.contains(sentence) && err.contains("echo --help"), "{mistake:?}: {err}");
+    }
+}
+
+#[test]
+fn a_server_that_is_told_to_stop_counts_and_ends_well() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let server = Server::start("udp://127.0.0.1:0");
+        assert!(said(&["call", &server.url, "hello"]).0.status.success());
+        let (code, rest) = server.end(signal);
+        assert_eq!((code, rest.as_str()), (Some(0), "stopped: 2 calls were answered, 10 bytes in all\n"));
+    }
+}
+
+#[test]
+fn a_server_at_every_address_says_what_to_call() {
+    let server = Server::start("udp://0.0.0.0:0");
+    let (_, url) = server.hint.split_once("like ").unwrap_or_else(|| panic!("it said {}", server.hint));
+    let (output, out, err) = said(&["call", url, "hello"]);
+    assert!(output.status.success(), "{out}{err}");
+    // The URL that it listens at is not one to call, and the complaint names the same.
+    let (output, _, err) = said(&["call", &server.url, "hello"]);
+    assert!(output.status.code() == Some(1) && err.trim().ends_with(url), "{err}");
+}
+
+#[test]
+fn what_no_other_process_can_reach_is_neither_served_nor_called() {
+    for arguments in [&["serve", "mem://echo"][..], &["serve", "sim://echo"], &["call", "mem://echo", "hello"]] {
+        let (output, _, err) = said(arguments);
+        assert!(output.status.code() == Some(1) && err.contains("exists in one process only"), "{arguments:?}: {err}");
+    }
+    let (output, _, err) = said(&["call", "udp://127.0.0.1:0", "hello"]);
+    assert!(output.status.code() == Some(1) && err.contains("no port to call"), "{err}");
 }
 
 #[test]
