@@ -1,7 +1,7 @@
 //! The commands: each measures one thing and gives a report.
 
 mod abuse;
-mod all;
+pub(crate) mod all;
 mod bulk;
 mod cancel;
 mod echo;

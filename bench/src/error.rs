@@ -1,6 +1,7 @@
 //! Why a measurement could not be made: one sentence each, with what to do where something can be done.
 
 use std::io;
+use std::path::PathBuf;
 
 /// What stopped a benchmark.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +62,24 @@ pub enum BenchError {
         /// What to do about it.
         remedy: &'static str,
     },
+    /// The page of all figures can't be written.
+    #[error("{}: the page can't be written there: {source}", .page.display())]
+    Page {
+        /// Where it was to go.
+        page: PathBuf,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// None of several commands could measure anything.
+    #[error("none of the {count} could be measured, and no page was written; of {command} it was said: {why}")]
+    Nothing {
+        /// How many.
+        count: usize,
+        /// The first of them.
+        command: String,
+        /// What it said.
+        why: String,
+    },
     /// A soak found what must not be.
     #[error("{count} leaks or faults, said above: run it again with --seed {seed}")]
     Leaks {
@@ -68,6 +87,16 @@ pub enum BenchError {
         count: usize,
         /// What seeded the run.
         seed: u64,
+    },
+    /// A soak was told to end early, and had found nothing until then.
+    #[error("interrupted after {ran} of {asked} s of traffic: nothing leaked until then")]
+    Interrupted {
+        /// Seconds of traffic.
+        ran: u64,
+        /// Seconds that were asked for.
+        asked: u64,
+        /// The signal's number.
+        signal: u8,
     },
     /// The product failed.
     #[error("{action}: {why}")]

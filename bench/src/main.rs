@@ -6,14 +6,13 @@ mod command;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use tautline_bench::error::BenchError;
 
 fn main() -> ExitCode {
-    let cli = match cli::Cli::try_parse() {
+    let cli = match cli::Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => {
-            eprintln!("tautline-bench: {}", cli::one_sentence(&error));
+            eprintln!("tautline-bench: {}", cli::complaint(&error));
             return ExitCode::from(2);
         }
         Err(help) => {
@@ -34,8 +33,14 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             eprintln!("tautline-bench: {error}");
-            // What was looked for was found; everything else means that nothing could be.
-            if matches!(error, BenchError::Leaks { .. }) { ExitCode::FAILURE } else { ExitCode::from(2) }
+            match error {
+                // What was looked for was found.
+                BenchError::Leaks { .. } => ExitCode::FAILURE,
+                // As a shell says it of a program that a signal ended: it did less than was asked.
+                BenchError::Interrupted { signal, .. } => ExitCode::from(128 + signal),
+                // Nothing could be.
+                _ => ExitCode::from(2),
+            }
         }
     }
 }

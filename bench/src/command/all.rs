@@ -1,10 +1,13 @@
 //! `all`: every command but `soak`, one after the other, each in a process of its own, and one page with all of it.
 
+use std::fs::OpenOptions;
+use std::io;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use tautline_bench::error::BenchError;
 use tautline_bench::page::{Outcome, html};
-use tautline_bench::report::{Report, Sense};
+use tautline_bench::report::{Bound, Report};
 
 use crate::cli::All;
 
@@ -30,7 +33,7 @@ const COMMANDS: [(&str, bool); 17] = [
 ];
 
 pub(crate) fn run(args: &All) -> Result<Report, BenchError> {
-    known(&args.only)?;
+    writable(&args.out)?;
     let mut report = Report::new("all", "every command but soak, and one page with their figures and plots");
     let mut outcomes: Vec<Outcome> = Vec::new();
     for (command, on_cores) in COMMANDS.into_iter().filter(|(command, _)| args.wants(name(command))) {
@@ -46,42 +49,51 @@ pub(crate) fn run(args: &All) -> Result<Report, BenchError> {
         let outcome = one(&words)?;
         match &outcome {
             Ok(one) => {
-                for bound in &one.bounds {
-                    let what = format!("{command}: {}", bound.what);
-                    match bound.sense {
-                        Sense::AtMost => report.bound(what, bound.figure, bound.bound),
-                        Sense::AtLeast => report.at_least(what, bound.figure, bound.bound),
-                    }
-                }
+                let named = |bound: &Bound| Bound { what: format!("{command}: {}", bound.what), ..bound.clone() };
+                report.bounds.extend(one.bounds.iter().map(named));
             }
             Err(why) => {
+                // Said at once as well: the page comes minutes later.
+                eprintln!("tautline-bench {command}: could not be measured: {why}");
                 report.note(format!("{command} could not be measured: {why}"));
                 report.at_least(format!("{command}: measured"), 0.0, 1.0);
             }
         }
         outcomes.push((command.to_owned(), outcome));
     }
-    std::fs::write(&args.out, html(&outcomes)?).map_err(BenchError::system("writing the page"))?;
+    let count = outcomes.len();
+    if let (Some((command, Err(why))), true) = (outcomes.first(), outcomes.iter().all(|(_, outcome)| outcome.is_err())) {
+        return Err(BenchError::Nothing { count, command: command.clone(), why: why.clone() });
+    }
+    std::fs::write(&args.out, html(&outcomes)?).map_err(|source| unwritable(&args.out, source))?;
     report.note(format!("Wrote {}.", args.out.display()));
     Ok(report)
 }
 
-/// A command's name, without its options.
-fn name(command: &str) -> &str {
-    command.split(' ').next().unwrap_or(command)
+/// Refuses a page that can't be written, before anything is measured for it. Leaves what is there as it is, and no file where there was none.
+fn writable(page: &Path) -> Result<(), BenchError> {
+    let new = matches!(page.try_exists(), Ok(false));
+    OpenOptions::new().write(true).create(true).truncate(false).open(page).map_err(|source| unwritable(page, source))?;
+    if new {
+        std::fs::remove_file(page).map_err(|source| unwritable(page, source))?;
+    }
+    Ok(())
 }
 
-/// Refuses names that no command has.
-fn known(only: &[String]) -> Result<(), BenchError> {
+fn unwritable(page: &Path, source: io::Error) -> BenchError {
+    BenchError::Page { page: page.to_owned(), source }
+}
+
+/// The names of the commands, each once.
+pub(crate) fn names() -> Vec<&'static str> {
     let mut names = COMMANDS.map(|(command, _)| name(command)).to_vec();
     names.dedup();
-    match only.iter().find(|only| !names.contains(&only.as_str())) {
-        None => Ok(()),
-        Some(unknown) => Err(BenchError::Product {
-            action: "choosing what to run",
-            why: format!("no command is called `{unknown}`: --only takes {}", names.join(", ")),
-        }),
-    }
+    names
+}
+
+/// A command's name, without its options.
+fn name(command: &'static str) -> &'static str {
+    command.split(' ').next().unwrap_or(command)
 }
 
 /// One command's report, or what it said instead.
@@ -99,17 +111,16 @@ fn one(words: &[String]) -> Result<Result<Report, String>, BenchError> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::cli::Cli;
 
     #[test]
-    fn only_takes_the_names_that_its_complaint_lists() {
-        let error = known(&["echo".to_owned(), "nope".to_owned()]).unwrap_err().to_string();
-        let (complaint, listed) = error.split_once("--only takes ").unwrap();
-        assert!(complaint.contains("`nope`"), "{error}");
-        let listed: Vec<String> = listed.split(", ").map(str::to_owned).collect();
-        assert!(listed.len() > 5 && listed.iter().all(|name| !name.contains(' ')), "{error}");
-        known(&listed).unwrap();
-        let only = |name: &String| COMMANDS.iter().any(|(command, _)| super::name(command) == name);
-        assert!(listed.iter().all(only));
+    fn each_name_is_a_command_and_stands_once() {
+        let mut names = names();
+        assert!(names.iter().all(|name| !name.contains(' ') && Cli::try_parse_from(["tautline-bench", name]).is_ok()), "{names:?}");
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
     }
 }

@@ -8,6 +8,7 @@ mod callers;
 mod client;
 mod drift;
 mod gauges;
+mod interrupt;
 mod part;
 mod pattern;
 mod process;
@@ -26,6 +27,7 @@ pub(crate) use self::part::run as run_part;
 
 use self::drift::Memory;
 use self::gauges::Gauges;
+use self::interrupt::Interrupt;
 use self::process::{Plan, Process, Role};
 use self::tally::Counts;
 use crate::cli::Soak;
@@ -75,17 +77,26 @@ pub(crate) fn run(args: &Soak) -> Result<(), BenchError> {
     let total = Duration::from_secs(args.seconds);
     let interval = Duration::from_secs(args.interval.unwrap_or((args.seconds / 20).clamp(4, 30)));
     println!("soak: {} s of traffic, at rest every {} s, --seed {seed}", args.seconds, interval.as_secs());
+    let interrupt = Interrupt::listen()?;
     let mut run = Run::start(seed)?;
     let mut trafficked = Duration::ZERO;
     let mut round = 0;
-    while trafficked < total {
+    while trafficked < total && interrupt.signal().is_none() {
         let length = interval.min(total - trafficked);
-        run.traffic(length, round)?;
-        trafficked += length;
+        trafficked += run.traffic(length, round, &interrupt)?;
         round += 1;
+        if interrupt.signal().is_some() {
+            eprintln!("soak: interrupted: looking at what is held, then stopping (again to end at once)");
+        }
         run.rest(round == 1)?;
     }
-    run.finish(seed)
+    run.finish(seed)?;
+    match interrupt.signal() {
+        Some(signal) if trafficked < total => {
+            Err(BenchError::Interrupted { ran: trafficked.as_secs(), asked: args.seconds, signal })
+        }
+        _ => Ok(()),
+    }
 }
 
 impl Run {
@@ -118,14 +129,15 @@ impl Run {
         })
     }
 
-    /// Traffic, and what happens to the processes meanwhile.
-    fn traffic(&mut self, length: Duration, round: u64) -> Result<(), BenchError> {
-        let end = Instant::now() + length;
+    /// Traffic, and what happens to the processes meanwhile; for how long it was, where it is interrupted.
+    fn traffic(&mut self, length: Duration, round: u64, interrupt: &Interrupt) -> Result<Duration, BenchError> {
+        let begin = Instant::now();
+        let end = begin + length;
         for part in &mut self.parts {
             part.run(&mut self.random, round)?;
         }
         let mut next = Instant::now() + Duration::from_millis(self.random.u64(100..1_000));
-        while Instant::now() < end {
+        while Instant::now() < end && interrupt.signal().is_none() {
             std::thread::sleep(Duration::from_millis(10));
             let now = Instant::now();
             for part in &mut self.parts {
@@ -144,7 +156,7 @@ impl Run {
                 part.restart()?;
             }
         }
-        Ok(())
+        Ok(if interrupt.signal().is_some() { begin.elapsed().min(length) } else { length })
     }
 
     /// Something happens to one of the processes.

@@ -1,6 +1,7 @@
 //! The soak's processes from the outside: started, asked, frozen, killed, and stopped in order.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -54,6 +55,8 @@ impl Process {
         // The C library's allocator keeps freed memory in ways that depend on the order of what was freed. Told to give it back at fixed sizes,
         // resident memory shows what is in use.
         command.envs([("MALLOC_ARENA_MAX", "2"), ("MALLOC_MMAP_THRESHOLD_", "131072"), ("MALLOC_TRIM_THRESHOLD_", "131072")]);
+        // A group of its own: Ctrl-C is for the soak alone, which then stops its processes in order.
+        command.process_group(0);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(BenchError::system("starting a process"))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else { return Err(ended("it has no pipes")) };
