@@ -25,19 +25,28 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use tautline_net::port::{Address, PortUrl};
 
 /// Any of the ways this program fails, already a sentence.
 type Failure = Box<dyn std::error::Error>;
 
-/// A replicated chunk store, read with no copies, hedged or tied.
+/// A replicated chunk store, read with one copy, hedged or tied: `make` the files, `serve` each replica in a process of its own, `read`.
 #[derive(Debug, Parser)]
-#[command(name = "chunkstore", version, max_term_width = 100)]
+#[command(name = "chunkstore", version, max_term_width = 100, arg_required_else_help = false, after_help = AFTER)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
+
+const AFTER: &str = "\
+For example (`scripts/demo` runs it all):
+  chunkstore make --dir data
+  chunkstore serve --dir data --replica 0 --replicas udp://127.0.0.1:7000,udp://127.0.0.1:7001,udp://127.0.0.1:7002
+  ... likewise replicas 1 and 2 ...
+  chunkstore read --dir data --replicas udp://127.0.0.1:7000,udp://127.0.0.1:7001,udp://127.0.0.1:7002
+
+Exit code: 0, also of a replica that was told to stop; 1 where something failed; 2 where the command line is wrong.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -57,17 +66,17 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Make {
-    /// Where the store goes: a directory on a real disk.
+    /// Where the store goes: a directory on a real disk; made where there is none.
     #[arg(long)]
     dir: PathBuf,
-    /// How many copies.
+    /// How many copies, 1 to 16.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
     replicas: u8,
-    /// Size of one copy, like 256M or 2G.
+    /// Size of one copy in bytes, or like 64K, 256M or 2G; whole chunks of 64K of it are written.
     #[arg(long, default_value = "256M", value_parser = size)]
     size: u64,
     /// Seed of the content.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = seed)]
     seed: u64,
     /// Replace a store that is there.
     #[arg(long)]
@@ -76,16 +85,16 @@ struct Make {
 
 #[derive(Debug, Args)]
 struct Serve {
-    /// The store.
+    /// The store, as `make` wrote it.
     #[arg(long)]
     dir: PathBuf,
-    /// Which of the replicas this is, from 0.
-    #[arg(long)]
+    /// Which of the replicas this is, counted from 0: it serves at that one of the URLs.
+    #[arg(long, value_parser = replica)]
     replica: usize,
     /// Every replica's URL, in order, separated by commas: ties are exchanged with these and with nobody else.
     #[arg(long, value_delimiter = ',', required = true)]
     replicas: Vec<PortUrl>,
-    /// Threads that read: as many reads are at the disk at once.
+    /// Threads that read, 1 to 64: as many reads are at the disk at once.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     workers: u8,
     /// Sort a file of the replica's own beside the reads, through its workers, for PERCENT of one worker's time, 1 to 90; without a
@@ -96,8 +105,8 @@ struct Serve {
     /// Say nothing but errors.
     #[arg(long)]
     quiet: bool,
-    /// A file to write once the server answers.
-    #[arg(long)]
+    /// An empty file to write once the replica answers, for scripts that wait for it.
+    #[arg(long, value_name = "FILE")]
     ready: Option<PathBuf>,
 }
 
@@ -106,24 +115,25 @@ struct Read {
     /// The store: its index says how many chunks there are, and what each must contain.
     #[arg(long)]
     dir: PathBuf,
-    /// Every replica's URL, separated by commas.
+    /// Every replica's URL, separated by commas, as `serve` was given them.
     #[arg(long, value_delimiter = ',', required = true)]
     replicas: Vec<PortUrl>,
     /// Whether and how a read gets a second copy.
     #[arg(long, value_enum, default_value_t = PolicyName::Tied)]
     policy: PolicyName,
-    /// Reads a second, on average (arrivals are random).
+    /// Reads a second, on average (arrivals are random), 1 to 1000000.
     #[arg(long, default_value_t = 400.0, value_parser = rate)]
     rate: f64,
-    /// How long to read, after a second of warm-up.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    /// Seconds to read for, after one of warm-up, 1 to 86400.
+    #[arg(long, default_value_t = 20, value_parser = seconds)]
     seconds: u64,
-    /// Run the system's `sort` beside the reads, COUNT at a time, on the disk that all replicas share; without a value 2. (`serve
+    /// Run the system's `sort` beside the reads, COUNT (0 to 255) at a time, on the disk that all replicas share; without a value 2. (`serve
     /// --sort` is another thing: PERCENT of a replica's time.)
-    #[arg(long, value_name = "COUNT", default_value_t = 0, hide_default_value = true, default_missing_value = "2", num_args = 0..=1)]
+    #[arg(long, value_name = "COUNT", default_value_t = 0, hide_default_value = true, default_missing_value = "2", num_args = 0..=1,
+          value_parser = clap::value_parser!(u8).range(0..=255))]
     sort: u8,
     /// Seed of the arrivals and of the chunks that are read.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = seed)]
     seed: u64,
     /// Write the result to this file, as JSON, and print no table.
     #[arg(long, value_name = "FILE")]
@@ -154,8 +164,19 @@ impl PolicyName {
     }
 }
 
+impl Cli {
+    /// What is taken: `--rate -1` is a rate that is too low, and not an option called `-1`.
+    fn grammar() -> clap::Command {
+        let with_negative = |arg: Arg| {
+            let value = arg.get_action().takes_values() && !arg.is_positional();
+            arg.allow_negative_numbers(value)
+        };
+        Cli::command().mut_subcommands(|command| command.mut_args(with_negative))
+    }
+}
+
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::grammar().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
             let code = if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
@@ -320,6 +341,21 @@ fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(unit).ok_or_else(|| "the size is too large".to_owned())
 }
 
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("write a whole number between 0 and {}", u64::MAX))
+}
+
+fn seconds(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(seconds) if (1..=86_400).contains(&seconds) => Ok(seconds),
+        _ => Err("write whole seconds between 1 and 86400".to_owned()),
+    }
+}
+
+fn replica(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "write a whole number, 0 for the first of --replicas".to_owned())
+}
+
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(rate) if (1.0..=1e6).contains(&rate) => Ok(rate),
@@ -329,13 +365,41 @@ fn rate(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        Cli::grammar().debug_assert();
+    }
+
+    #[test]
+    fn a_number_below_zero_is_out_of_range_and_no_unknown_option() {
+        for (command, option, says) in [
+            ("make", "--replicas", "1..=16"),
+            ("make", "--size", "like 256M"),
+            ("make", "--seed", "between 0 and"),
+            ("serve", "--replica", "0 for the first"),
+            ("serve", "--workers", "1..=64"),
+            ("serve", "--sort", "1..=90"),
+            ("read", "--rate", "between 1 and 1000000"),
+            ("read", "--seconds", "between 1 and 86400"),
+            ("read", "--sort", "0..=255"),
+            ("read", "--seed", "between 0 and"),
+        ] {
+            let error = Cli::grammar().try_get_matches_from(["chunkstore", command, option, "-1"]).unwrap_err().to_string();
+            assert!(error.contains("'-1'") && error.contains(says), "{command} {option}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_missing_command_is_asked_for_by_name() {
+        let error = Cli::grammar().try_get_matches_from(["chunkstore"]).unwrap_err();
+        assert!(error.use_stderr());
+        let error = error.to_string();
+        assert!(
+            error.contains("requires a subcommand") && error.contains("make, serve, read, table") && error.contains("Usage"),
+            "{error}"
+        );
     }
 
     #[test]
