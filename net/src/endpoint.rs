@@ -519,6 +519,15 @@ impl Endpoint {
         self.sessions.get(session).is_some_and(Session::is_established)
     }
 
+    /// How long the session's other side has owed a sign of life: it was sent something, or asked to open the session, and nothing at all was
+    /// heard since. Zero where nothing is owed; `None` once the session is over.
+    ///
+    /// A peer's endpoint acknowledges what arrives whatever its owner is busy with, so much more than a round trip of silence means that
+    /// the peer is gone, stopped or cut off, and not that it is slow. After [`EndpointConfig::peer_timeout`] of it the session ends.
+    pub fn silence(&self, session: SessionId, now: Time) -> Option<std::time::Duration> {
+        Some(self.sessions.get(session)?.silence(now, &self.shared))
+    }
+
     /// How many sessions there are, those still opening or closing included.
     pub fn session_count(&self) -> usize {
         self.sessions.len()

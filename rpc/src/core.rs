@@ -19,6 +19,7 @@ use crate::client::endings::OwedCancels;
 use crate::client::submit::Client;
 use crate::executor::Abort;
 use crate::handle::RemoteSlot;
+use crate::local::Presence;
 use crate::metrics::Metrics;
 use crate::server::Server;
 use crate::sleep::Sleeps;
@@ -233,6 +234,18 @@ impl Core {
             .find(address)
             .and_then(|peer| peer.session)
             .or_else(|| self.client.by_address.get(&address).copied())
+    }
+
+    pub(crate) fn presence(&self, address: Address) -> Presence {
+        let Some(session) = self.session_to(address) else { return Presence::Unknown };
+        let silent = self.endpoint.silence(session, self.now);
+        // The session may be open already, and its event still to be taken.
+        let open = self.session(session).is_some_and(|state| state.established) || self.endpoint.is_established(session);
+        match (silent, open) {
+            (Some(silent), true) => Presence::Open { silent },
+            (Some(since), false) => Presence::Opening { since },
+            (None, _) => Presence::Unknown,
+        }
     }
 
     pub(crate) fn one_way_delay(&self, address: Address) -> Option<Duration> {

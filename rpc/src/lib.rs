@@ -131,7 +131,7 @@ pub use error::{BuildError, CallError, ErrorKind, Fate, Limit, ServeError, Spawn
 pub use executor::Task;
 pub use handle::{Handle, RemoteCall};
 pub use hook::{Admit, CancelOutcome, ControlError, Entry, Hook, HookContext, QueuedCancel, Word};
-pub use local::Local;
+pub use local::{Local, Presence};
 pub use method::Method;
 pub use metrics::Metrics;
 pub use node::Node;

@@ -85,6 +85,24 @@ impl fmt::Debug for Shared {
     }
 }
 
+/// What a node knows of a peer's being there; see [`Local::presence`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// There is no session, so nothing is known.
+    Unknown,
+    /// A session is being opened, and no answer has come for this long. None of the calls to the peer has been sent.
+    Opening {
+        /// Since the attempt began.
+        since: Duration,
+    },
+    /// There is a session.
+    Open {
+        /// For how long the peer has owed an acknowledgement while nothing at all came from it; zero while it owes none. A peer acknowledges
+        /// what arrives however busy its handlers are, so much more than a round trip means that it is gone, stopped or cut off.
+        silent: Duration,
+    },
+}
+
 /// A node, for code on its thread. Clone it into handlers and futures. After the node is gone, calls fail with
 /// [`CallError::Stopped`].
 #[derive(Clone)]
@@ -186,6 +204,13 @@ impl Local {
     /// Half the smoothed round trip to a peer, once there is a session and a measurement.
     pub fn one_way_delay(&self, peer: Peer) -> Option<Duration> {
         self.shared.core.borrow().one_way_delay(peer.address)
+    }
+
+    /// Whether a peer is there, as far as this node knows now.
+    pub fn presence(&self, peer: Peer) -> Presence {
+        let mut core = self.shared.core.borrow_mut();
+        core.refresh();
+        core.presence(peer.address)
     }
 
     /// How many calls of a class the peer allows this node to have outstanding, as of its last reply; `None` if it was never called.

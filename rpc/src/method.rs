@@ -9,6 +9,7 @@ use std::hash::{Hash, Hasher};
 pub struct Method {
     id: u32,
     name: &'static str,
+    idempotent: bool,
 }
 
 impl Method {
@@ -22,12 +23,30 @@ impl Method {
             hash = (hash ^ bytes[at] as u32).wrapping_mul(0x0100_0193);
             at += 1;
         }
-        Method { id: hash, name }
+        Method { id: hash, name, idempotent: false }
     }
 
     /// A method by number, for protocols that have their own numbering. Metrics call it by that number.
     pub const fn from_id(id: u32) -> Method {
-        Method { id, name: "" }
+        Method { id, name: "", idempotent: false }
+    }
+
+    /// The same method, declared idempotent: executing it twice has the effect of executing it once, as of a read. Callers that know several
+    /// servers then call another one where the first may have executed it and can't say so. The caller declares it; it does not travel.
+    ///
+    /// ```
+    /// # use tautline_rpc::Method;
+    /// const READ: Method = Method::named("example.Store/Read").idempotent();
+    /// const APPEND: Method = Method::named("example.Store/Append");
+    /// assert!(READ.is_idempotent() && !APPEND.is_idempotent());
+    /// ```
+    pub const fn idempotent(self) -> Method {
+        Method { idempotent: true, ..self }
+    }
+
+    /// Whether it was declared [idempotent](Method::idempotent).
+    pub const fn is_idempotent(self) -> bool {
+        self.idempotent
     }
 
     /// The number on the wire.

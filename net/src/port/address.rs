@@ -260,8 +260,8 @@ pub enum AddressError {
     /// A scheme that does not exist.
     #[error("`{0}` is not a kind of port: use udp, mem or sim")]
     Scheme(String),
-    /// Not an IP address with a port number.
-    #[error("`{0}` is not an IP address and port: write it like 10.0.0.1:7000 or [::1]:7000")]
+    /// Not an IP address with a port number. Host names are not looked up.
+    #[error("`{0}` is not an IP address and port: write it like 10.0.0.1:7000 or [::1]:7000 (host names are not looked up)")]
     Socket(String),
     /// Not a name for a port in this process.
     #[error("`{0}` is not a name: use 1 to 22 letters, digits, `-`, `_` or `.`")]
@@ -280,6 +280,9 @@ pub enum AddressError {
     /// The address of a peer has port number 0, which nobody can be reached at.
     #[error("{0} can't be a peer: port 0 is for binding to any free port; use the one that the peer says it has")]
     PortZero(SocketAddr),
+    /// The address of a peer is the wildcard that a server binds to, from which no packet comes.
+    #[error("{0} can't be a peer: it stands for every address of a machine; name the one that the peer is to be called at")]
+    Wildcard(SocketAddr),
     /// The URL of a peer has options, which would do nothing.
     #[error("{0} can't be a peer: options belong to the URL that a node is built with; name a peer without any")]
     PeerOptions(Box<PortUrl>),

@@ -1,5 +1,7 @@
 //! What a session does when its time has come: probes, pings, and the end of one whose peer is silent.
 
+use std::time::Duration;
+
 use super::receiving::settle;
 use super::{ACK_FACTOR, Handled, PROBE_PACKETS, STALL_FACTOR, Session, Shared, State};
 use crate::clock::Time;
@@ -24,6 +26,17 @@ impl Session {
     #[inline]
     pub(crate) fn has_under_way(&self) -> bool {
         self.recovery.is_waiting()
+    }
+
+    /// How long the peer has owed this side a sign of life: since the last one, or since the oldest packet that it owes an acknowledgement was
+    /// sent. While the session opens, since it began to. Zero where nothing is owed.
+    pub(crate) fn silence(&self, now: Time, shared: &Shared) -> Duration {
+        let owed = match self.opening {
+            Some(_) => Some(self.last_heard),
+            None => self.recovery.oldest().map(|oldest| oldest.max(self.last_heard)),
+        };
+        // While this side did not look, it heard nothing.
+        owed.map_or(Duration::ZERO, |owed| now.since(owed.max(shared.resumed)))
     }
 
     /// When to call [`Session::on_timeout`] at the latest.

@@ -89,6 +89,7 @@ impl<T: ToAddress + ?Sized> ToAddress for &T {
 pub(crate) fn reachable(name: &impl ToAddress) -> Result<Address, AddressError> {
     match name.to_address()? {
         Address::Inet(address) if address.port() == 0 => Err(AddressError::PortZero(address)),
+        Address::Inet(address) if address.ip().to_canonical().is_unspecified() => Err(AddressError::Wildcard(address)),
         address => Ok(address),
     }
 }
@@ -276,10 +277,12 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_reached_at_port_zero() {
+    fn nobody_is_reached_at_port_zero_or_everywhere() {
         let node = crate::Node::builder("mem://port-zero").build().unwrap();
         let error = node.local().peer("udp://127.0.0.1:0").unwrap_err();
         assert!(error.to_string().contains("127.0.0.1:0 can't be a peer: port 0"), "{error}");
+        let error = node.local().peer("udp://0.0.0.0:7000").unwrap_err();
+        assert_eq!(error, AddressError::Wildcard(([0, 0, 0, 0], 7000).into()));
         let call = |peer: &str| node.handle().call(peer, crate::Method::named("a/B"), "", Default::default()).wait();
         let error = call("udp://127.0.0.1:0").unwrap_err();
         assert_eq!((error.fate(), error), (crate::Fate::NotSent, AddressError::PortZero(([127, 0, 0, 1], 0).into()).into()));

@@ -68,6 +68,37 @@ fn a_server_that_falls_silent_ends_each_of_its_calls_once_and_the_next_call_reco
 }
 
 #[test]
+fn a_server_that_is_busy_is_there_and_one_that_is_stopped_falls_silent() {
+    let (mut world, server, client) = World::pair(NodeConfig::default());
+    let log = Log::default();
+    serve(&mut world, server, &log);
+    let (peer, local) = (world.peer(client, server), world.local(client));
+    assert_eq!(local.presence(peer), Presence::Unknown);
+    let silent = |local: &Local| match local.presence(peer) {
+        Presence::Open { silent } => silent,
+        other => panic!("{other:?}"),
+    };
+    local.submit(peer, SLOW, "x", &CallOptions::new(), 0).unwrap();
+    assert_eq!(local.presence(peer), Presence::Opening { since: Duration::ZERO });
+    world.run(10 * MS);
+    assert!(local.next_completion().is_none() && silent(&local).is_zero(), "it works, and owes nothing");
+    world.run(20 * MS);
+    local.next_completion().unwrap().result.unwrap();
+    world.paused[server] = true;
+    world.network.pause("n0").unwrap();
+    world.run(500 * MS);
+    assert!(silent(&local).is_zero(), "nothing was asked of it");
+    local.submit(peer, ECHO, "x", &CallOptions::new(), 1).unwrap();
+    world.run(100 * MS);
+    assert!((90 * MS..=100 * MS).contains(&silent(&local)), "{:?}", silent(&local));
+    world.paused[server] = false;
+    world.network.resume("n0").unwrap();
+    world.run(10 * MS);
+    assert!(silent(&local).is_zero());
+    local.next_completion().unwrap().result.unwrap();
+}
+
+#[test]
 fn a_server_that_restarts_is_noticed_and_called_again() {
     let (mut world, server, client) = World::pair(quick());
     let log = Log::default();
