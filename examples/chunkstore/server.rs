@@ -16,7 +16,7 @@ use crate::upkeep::Upkeep;
 use crate::{Failure, Serve, check_replicas};
 
 /// Takes a chunk's number as 32 bits, little endian; gives its bytes.
-pub(crate) const READ: Method = Method::named("chunkstore.Chunks/Read");
+pub(crate) const READ: Method = Method::named("chunkstore.Chunks/Read").idempotent();
 /// Takes nothing; gives [`Stats`] as JSON.
 pub(crate) const STATS: Method = Method::named("chunkstore.Chunks/Stats");
 

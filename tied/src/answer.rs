@@ -20,14 +20,19 @@ pub struct Answer {
 #[non_exhaustive]
 pub enum TiedError {
     /// A copy failed, and no other one could answer.
-    #[error("{replica}: {error}{}", of(*copies))]
+    #[error("{replica}: {error}{}{}", of(*copies, *replicas), if *withheld { WITHHELD } else { "" })]
     Call {
         /// The error of the copy of which most is known: executed before not executed.
         error: CallError,
         /// Where it was.
         replica: Address,
-        /// How many copies were sent.
+        /// How many copies were sent. A copy that its tie took out of a queue may have been sent again.
         copies: usize,
+        /// To how many replicas.
+        replicas: usize,
+        /// Whether the call was kept from another replica only because it may have been executed, and its method is not declared
+        /// [idempotent](tautline_rpc::Method::idempotent).
+        withheld: bool,
     },
     /// The request could not be encoded, or the answer not decoded.
     #[error(transparent)]
@@ -53,6 +58,12 @@ impl TiedError {
     }
 }
 
-fn of(copies: usize) -> String {
-    if copies > 1 { format!(", of {copies} copies") } else { String::new() }
+const WITHHELD: &str = "; no other replica was asked, for the method is not declared idempotent";
+
+fn of(copies: usize, replicas: usize) -> String {
+    match (copies, replicas) {
+        (..=1, _) => String::new(),
+        (copies, 1) => format!(" (of {copies} copies, all sent there)"),
+        (copies, replicas) => format!(" (of {copies} copies sent to {replicas} replicas)"),
+    }
 }

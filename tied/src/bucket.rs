@@ -1,9 +1,10 @@
-//! One token bucket for everything that multiplies load: hedges, second copies, retries.
+//! One token bucket for everything that multiplies load: hedges, second copies, retries of what a server refused.
 //!
 //! Copies are paid for by originals: each original call puts a fraction of a token in, each extra copy takes a whole one out. So the
 //! extra load is bounded by a share of the real load whatever the cluster does, and the storm that a fixed hedge delay starts in a
 //! slow cluster starves itself (the rule is gRPC's retry throttle and SRE practice; integers, so that it neither drifts nor rounds).
-//! An empty bucket suppresses the copy. It never touches the original.
+//! An empty bucket suppresses the copy. It never touches the original, and is not asked for what takes the place of an original that was never
+//! sent, or whose server is gone: that multiplies nothing (gRPC's "transparent retries" are not throttled either).
 
 use std::cell::Cell;
 

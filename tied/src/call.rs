@@ -17,7 +17,7 @@ use tautline_rpc::{Call, CallError, CallOptions, Code, Extension, Fate, Limit, M
 use crate::answer::{Answer, TiedError};
 use crate::header::{MAX_COPIES, TAG, TieHeader};
 use crate::policy::{Policy, Settings};
-use crate::race::{Failure, Purpose, Race, State, Step};
+use crate::race::{Failure, Purpose, Race, Silence, State, Step};
 use crate::replicas::{Sample, Shared, TiedOptions, mode};
 
 /// A logical call in flight. Awaiting it gives the first successful answer of any copy, or the one error when there is none; dropping
@@ -47,6 +47,8 @@ struct Begun {
     /// In the order of the race's.
     copies: SmallVec<[CopyCall; MAX_COPIES]>,
     timer: Option<Sleep>,
+    /// When to look whether the servers of the copies under way are silent.
+    listen: Time,
     /// Tokens taken for tied copies that are not known to have been dropped unexecuted.
     borrowed: u8,
 }
@@ -89,14 +91,47 @@ impl ReplicaCall {
         }
         self.shared.begin(self.class);
         let chosen = self.shared.choose(&self.settings, self.first, now);
-        let plan = self.shared.plan(self.class, &self.settings, &chosen);
+        let plan = self.shared.plan(self.method, self.class, &self.settings, &chosen);
         let tie = mode(&self.settings.policy).filter(|_| chosen.len() > 1).map(|mode| TieHeader {
             id: self.shared.tie_id(),
             mode,
             rank: 0,
             copies: chosen.iter().map(|replica| self.shared.peers[*replica].address()).collect(),
         });
-        Begun { at: now, race: Race::new(plan), chosen, tie, copies: SmallVec::new(), timer: None, borrowed: 0 }
+        let listen = now + self.shared.config.silence;
+        Begun { at: now, race: Race::new(plan), chosen, tie, copies: SmallVec::new(), timer: None, listen, borrowed: 0 }
+    }
+
+    /// Looks whether the servers of the copies under way are silent, if it is time to.
+    fn listen(&self, begun: &mut Begun, now: Time) {
+        if now < begun.listen {
+            return;
+        }
+        // A call that takes long is looked at less often.
+        let mut next = now + (now.since(begun.at) / 8).max(self.shared.config.silence);
+        for (index, copy) in begun.copies.iter().enumerate().filter(|(_, copy)| copy.call.is_some()) {
+            let (silent, sent) = self.shared.silence(copy.replica);
+            let patience = self.shared.patience(copy.replica);
+            let silence = if sent { Silence::Sent } else { Silence::Unsent };
+            begun.race.silent(index, (silent >= patience).then_some(silence));
+            if !silent.is_zero() && silent < patience {
+                next = next.min(now + (patience - silent));
+            }
+        }
+        begun.listen = next;
+    }
+
+    /// Takes copies back that have not left, before the call is sent elsewhere in their place.
+    fn take_back(&self, begun: &mut Begun) {
+        for (index, copy) in begun.copies.iter_mut().enumerate() {
+            let state = begun.race.copies()[index];
+            if (state.state, state.silence) == (State::Live, Some(Silence::Unsent)) {
+                copy.call = None;
+                copy.error = Some(CallError::Cancelled { fate: Fate::NotSent });
+                self.shared.standings.borrow_mut().ended(copy.replica);
+                begun.race.failed(index, Failure::Lost);
+            }
+        }
     }
 
     fn send(&self, begun: &mut Begun, purpose: Purpose, now: Time) {
@@ -104,12 +139,16 @@ impl ReplicaCall {
             self.with_metrics(|metrics| metrics.suppressed_by_replicas += 1);
             return begun.race.not_sent(purpose);
         };
-        // The one without its tie is no extra copy: it stands for those that were refused.
-        if !matches!(purpose, Purpose::First | Purpose::Untied) && !self.shared.bucket.take() {
+        // The one without its tie is no extra copy: it stands for those that were refused. Nor is one for those that nobody works on.
+        let extra = !matches!(purpose, Purpose::First | Purpose::Untied) && !begun.race.stands_in();
+        if extra && !self.shared.bucket.take() {
             self.with_metrics(|metrics| metrics.suppressed_by_budget += 1);
             return begun.race.not_sent(purpose);
         }
-        begun.borrowed += u8::from(purpose == Purpose::Tied);
+        if purpose == Purpose::Failover {
+            self.take_back(begun);
+        }
+        begun.borrowed += u8::from(extra && purpose == Purpose::Tied);
         let rank = begun.copies.len() as u8;
         let tie = begun.tie.as_ref().filter(|_| matches!(purpose, Purpose::First | Purpose::Tied));
         let extension = tie.and_then(|tie| {
@@ -131,6 +170,9 @@ impl ReplicaCall {
     }
 
     fn replica_for(&self, begun: &Begun, purpose: Purpose, now: Time) -> Option<usize> {
+        if purpose != Purpose::First {
+            self.shared.listen(now);
+        }
         let mut standings = self.shared.standings.borrow_mut();
         match purpose {
             Purpose::First => begun.chosen.first().copied(),
@@ -216,7 +258,8 @@ impl ReplicaCall {
                             });
                         }
                     } else {
-                        if matches!(error, CallError::DeadlineExceeded { .. } | CallError::Disconnected { .. }) {
+                        // When a dead server is noticed says nothing of how long its answers take.
+                        if matches!(error, CallError::DeadlineExceeded { .. }) {
                             self.shared.learn(self.class, copy.replica, since_sent, since_start, Sample::Censored);
                         }
                         let failure = self.judge(&error, tied, copy.replica, now);
@@ -232,10 +275,9 @@ impl ReplicaCall {
     /// What a copy's error means for the others, and for its replica.
     fn judge(&self, error: &CallError, tied: bool, replica: usize, now: Time) -> Failure {
         let mut standings = self.shared.standings.borrow_mut();
-        // A policy that duplicates says that executing twice does no harm.
         let unexecuted = error.fate() <= Fate::NotExecuted;
-        let repeatable = unexecuted || !matches!(self.settings.policy, Policy::None);
-        let elsewhere = if repeatable { Failure::Elsewhere } else { Failure::Here };
+        let repeatable = unexecuted || self.method.is_idempotent();
+        let or_here = |failure| if repeatable { failure } else { Failure::Here };
         match error {
             CallError::Overloaded { retry_after } => {
                 standings.pushed_back(replica, *retry_after, now);
@@ -243,8 +285,10 @@ impl ReplicaCall {
             }
             CallError::Disconnected { .. } | CallError::Connect(_) => {
                 standings.unreachable(replica, now);
-                elsewhere
+                or_here(Failure::Lost)
             }
+            // The server stopped before it came to this call.
+            CallError::Cancelled { .. } if unexecuted => Failure::Lost,
             CallError::Full(Limit::Calls | Limit::Inbox) => Failure::Here,
             CallError::Full(_) | CallError::Unsupported { .. } => Failure::Elsewhere,
             CallError::UnknownMethod(_) | CallError::Stopped { .. } => Failure::Everywhere,
@@ -262,7 +306,7 @@ impl ReplicaCall {
                     standings.pushed_back(replica, Some(after), now);
                 }
                 match status.code {
-                    Code::Unavailable | Code::ResourceExhausted | Code::DataLoss => elsewhere,
+                    Code::Unavailable | Code::ResourceExhausted | Code::DataLoss => or_here(Failure::Elsewhere),
                     _ if unexecuted => Failure::Elsewhere,
                     // Whatever broke this handler may break the next one.
                     _ => Failure::Here,
@@ -294,6 +338,11 @@ impl ReplicaCall {
                 }
                 None => metrics.cancelled_unknown += 1,
             });
+            let (silent, sent) = self.shared.silence(copy.replica);
+            if !sent || silent >= self.shared.patience(copy.replica) {
+                // It never left, or nobody is there.
+                continue;
+            }
             // Its word, that it was dropped or that it started, had time to come and did not.
             let trip = self.shared.local.one_way_delay(self.shared.peers[copy.replica]).map_or(Duration::ZERO, |delay| delay * 2);
             unknown += usize::from(since_start.is_none() && now.since(state.sent) > trip);
@@ -328,7 +377,15 @@ impl ReplicaCall {
         };
         let copy = if everywhere { last } else { furthest().unwrap_or(last) };
         match begun.copies[copy].error.take() {
-            Some(error) => TiedError::Call { error, replica: self.shared.peers[begun.copies[copy].replica].address(), copies },
+            Some(error) => {
+                let mut asked: SmallVec<[usize; 8]> = begun.copies.iter().map(|copy| copy.replica).collect();
+                asked.sort_unstable();
+                asked.dedup();
+                let lost = matches!(error, CallError::Disconnected { fate: Fate::MaybeExecuted, .. });
+                let withheld = lost && self.settings.failover && !self.method.is_idempotent() && self.shared.peers.len() > 1;
+                let replica = self.shared.peers[begun.copies[copy].replica].address();
+                TiedError::Call { error, replica, copies, replicas: asked.len(), withheld }
+            }
             None => TiedError::AllCancelled { copies },
         }
     }
@@ -365,6 +422,7 @@ impl Future for ReplicaCall {
                 answer = this.poll_copies(&mut begun, cx);
             }
             let now = this.shared.local.now();
+            this.listen(&mut begun, now);
             match begun.race.step(now) {
                 Step::Send(purpose) => this.send(&mut begun, purpose, now),
                 Step::Wait(due) => {
@@ -395,10 +453,11 @@ impl Future for ReplicaCall {
 impl ReplicaCall {
     /// Arranges to be woken at `due`; `false` if that is now.
     fn wait(&self, begun: &mut Begun, due: Option<Time>, cx: &mut Context<'_>) -> bool {
-        let Some(due) = due else {
+        let due = due.map_or(begun.listen, |due| due.min(begun.listen));
+        if due == Time::NEVER {
             begun.timer = None;
             return true;
-        };
+        }
         if begun.timer.as_ref().is_none_or(|timer| timer.due() != due) {
             begun.timer = Some(self.shared.local.sleep_until(due));
         }

@@ -3,7 +3,7 @@
 //! Every client draws its own pair of candidates, so clients with the same view do not all pick the same "best" server. A replica of
 //! which nothing is known counts as an average one, neither best nor worst. One that looked slow drifts back towards the average while
 //! it is not used, so it is tried again; one that pushed back, or can't be reached, rests: it gets no extra copies, and no
-//! originals while there is another. One that refused a tie is not tied to for a while. No replica is ever ruled out for an original: if all rest, the one that is back first gets it.
+//! originals while there is another. So does one that is silent, until something is heard from it. One that refused a tie is not tied to for a while. No replica is ever ruled out for an original: if all rest, the one that is back first gets it.
 
 use std::time::Duration;
 
@@ -32,6 +32,10 @@ struct Standing {
     failures: u32,
     /// Copies given up unanswered in a row.
     unanswered: u32,
+    /// Nothing is heard from it, though it owes an acknowledgement.
+    silent: bool,
+    /// It was silent, and has not been heard since.
+    lost: bool,
     /// Until when it is taken to take no ties; it was never heard to refuse one if that is zero.
     untied_until: Time,
 }
@@ -56,7 +60,13 @@ impl Standings {
     /// A replica for a call's first copy: any, if there is one at all.
     pub fn original(&mut self, now: Time) -> Option<usize> {
         let well = self.candidates(&[], now);
-        self.choose(&well, now).or_else(|| (0..self.replicas.len()).min_by_key(|replica| self.replicas[*replica].rests_until))
+        let first = self.choose(&well, now).or_else(|| {
+            // All are silent or rest. A silence of all may be the network's: any of them may be back first.
+            let silent = (0..self.replicas.len()).filter(|replica| self.replicas[*replica].rests_until <= now);
+            let silent: SmallVec<[usize; 16]> = silent.collect();
+            self.choose(&silent, now)
+        });
+        first.or_else(|| (0..self.replicas.len()).min_by_key(|replica| self.replicas[*replica].rests_until))
     }
 
     /// A replica for another copy of a call: not one of `taken`, and none that rests.
@@ -96,7 +106,7 @@ impl Standings {
         standing.failures = 0;
         standing.unanswered = 0;
         standing.rests_until = Time::ZERO;
-        standing.measure(latency.as_nanos() as f64, now);
+        self.measure(replica, latency.as_nanos() as f64, now);
     }
 
     /// A copy was given up unanswered after `waited`. That tells something only if it is longer than usual.
@@ -105,7 +115,7 @@ impl Standings {
         standing.unanswered = standing.unanswered.saturating_add(1);
         let waited = waited.as_nanos() as f64;
         if standing.latency.is_none_or(|latency| waited > latency) {
-            standing.measure(waited, now);
+            self.measure(replica, waited, now);
         }
     }
 
@@ -132,14 +142,38 @@ impl Standings {
         standing.failures = standing.failures.saturating_add(1);
     }
 
+    /// A replica has been heard, or nobody waits for a word from it.
+    pub fn heard(&mut self, replica: usize) {
+        let standing = &mut self.replicas[replica];
+        (standing.silent, standing.lost) = (false, false);
+    }
+
+    /// A replica has owed a word for too long.
+    pub fn silent(&mut self, replica: usize) {
+        let standing = &mut self.replicas[replica];
+        (standing.silent, standing.lost) = (true, true);
+    }
+
+    /// Nothing is under way to a replica, not even an attempt to reach it: if it was silent, the next call may be one, and the others wait for
+    /// what becomes of that ([`Standings::is_lost`]).
+    pub fn untried(&mut self, replica: usize) {
+        self.replicas[replica].silent = false;
+    }
+
+    /// Whether a replica was silent and has not been heard since.
+    pub fn is_lost(&self, replica: usize) -> bool {
+        self.replicas[replica].lost
+    }
+
     /// Whether a replica answers at all: what is given up there says nothing of latency otherwise.
     pub fn is_silent(&self, replica: usize) -> bool {
         self.replicas[replica].unanswered >= SILENT
     }
 
-    /// Whether a replica rests at `now`.
+    /// Whether a replica rests at `now`, or is silent.
     pub fn rests(&self, replica: usize, now: Time) -> bool {
-        self.replicas[replica].rests_until > now
+        let standing = &self.replicas[replica];
+        standing.silent || standing.rests_until > now
     }
 
     /// Copies under way at a replica.
@@ -170,28 +204,36 @@ impl Standings {
 
     /// The time that a call more would take: that of those before it, and its own.
     fn load(&self, replica: usize, average: f64, now: Time) -> f64 {
+        let latency = self.latency(replica, average, now).unwrap_or(average);
+        (f64::from(self.replicas[replica].outstanding) + 1.0) * latency.max(1.0)
+    }
+
+    /// What is left of a replica's measured latency, if there was one.
+    fn latency(&self, replica: usize, average: f64, now: Time) -> Option<f64> {
         let standing = &self.replicas[replica];
-        let latency = match standing.latency {
-            None => average,
-            Some(latency) => {
-                let age = now.since(standing.measured).as_secs_f64() / HALF_LIFE.as_secs_f64();
-                average + (latency - average) * 0.5f64.powf(age)
-            }
-        };
-        (f64::from(standing.outstanding) + 1.0) * latency.max(1.0)
+        let age = now.since(standing.measured).as_secs_f64() / HALF_LIFE.as_secs_f64();
+        Some(average + (standing.latency? - average) * 0.5f64.powf(age))
     }
 
+    /// A replica took so long. That adds to what is left of its latency: else one call would bring all of an old one back.
+    fn measure(&mut self, replica: usize, nanos: f64, now: Time) {
+        let before = self.latency(replica, self.average(), now).unwrap_or(nanos);
+        let standing = &mut self.replicas[replica];
+        standing.latency = Some(before + (nanos - before) * WEIGHT);
+        standing.measured = now;
+    }
+
+    /// The mean latency of the replicas. Those measured lately count for more: a bad one that is not used any more would draw the average up, and
+    /// then never come back to it.
     fn average(&self) -> f64 {
-        let (count, sum) = self.replicas.iter().filter_map(|r| r.latency).fold((0u32, 0.0), |(n, sum), l| (n + 1, sum + l));
-        if count == 0 { 1.0 } else { sum / f64::from(count) }
-    }
-}
-
-impl Standing {
-    fn measure(&mut self, nanos: f64, now: Time) {
-        let before = self.latency.unwrap_or(nanos);
-        self.latency = Some(before + (nanos - before) * WEIGHT);
-        self.measured = now;
+        let latest = self.replicas.iter().filter(|replica| replica.latency.is_some()).map(|replica| replica.measured).max();
+        let Some(latest) = latest else { return 1.0 };
+        let known = self.replicas.iter().filter_map(|replica| Some((replica.latency?, replica.measured)));
+        let (weight, sum) = known.fold((0.0, 0.0), |(all, sum), (latency, measured)| {
+            let weight = 0.5f64.powf(latest.since(measured).as_secs_f64() / HALF_LIFE.as_secs_f64());
+            (all + weight, sum + weight * latency)
+        });
+        sum / weight
     }
 }
 
@@ -260,6 +302,37 @@ mod tests {
         assert_eq!(shares(&mut standings, start), [3000, 0]);
         let later = shares(&mut standings, start + Duration::from_secs(20));
         assert!(later[1] > 1000, "never tried again: {later:?}");
+    }
+
+    #[test]
+    fn a_replica_that_looked_very_bad_is_tried_again_though_the_others_are_idle() {
+        let mut standings = standings(3, Choice::TwoRandom);
+        let start = Time::ZERO + MS;
+        standings.answered(0, 1000 * MS, start);
+        let later = start + Duration::from_secs(15);
+        [1, 2].into_iter().for_each(|replica| standings.answered(replica, MS, later));
+        let load = |standings: &Standings| standings.load(0, standings.average(), later) / MS.as_nanos() as f64;
+        assert!(load(&standings) < 1.1, "{}", load(&standings));
+        standings.answered(0, MS, later);
+        assert!(load(&standings) < 1.1, "one answer brought it all back: {}", load(&standings));
+    }
+
+    #[test]
+    fn a_silent_replica_gets_nothing_while_there_is_another_and_its_share_if_there_is_none() {
+        let mut standings = standings(2, Choice::Random);
+        standings.silent(0);
+        assert_eq!(shares(&mut standings, Time::ZERO), [0, 3000]);
+        assert_eq!((standings.tied(Time::ZERO), standings.extra(&[1], Time::ZERO)), (None, None));
+        standings.silent(1);
+        let both = shares(&mut standings, Time::ZERO);
+        assert!(both[0] > 1000 && both[1] > 1000, "any may be back first: {both:?}");
+        standings.untried(0);
+        assert!(
+            standings.is_lost(0) && shares(&mut standings, Time::ZERO) == [3000, 0],
+            "it may be tried, and that is not to be back"
+        );
+        (0..2).for_each(|replica| standings.heard(replica));
+        assert!(!standings.is_lost(0) && standings.tied(Time::ZERO).is_some());
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! use tautline_rpc::{Class, Method, Node, Service, ToAddress};
 //! use tautline_tied::{Policy, Replicas, TieServer, TieServerConfig, TiedOptions};
 //!
-//! const READ: Method = Method::named("example.Store/Read");
+//! const READ: Method = Method::named("example.Store/Read").idempotent();
 //! const REPLICAS: [&str; 3] = ["mem://store-1", "mem://store-2", "mem://store-3"];
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -55,12 +55,25 @@
 //! | [`Policy::Tied`], [`Mode::Demote`] | a queue, and a stall if the other server has idle time | the same, and what idle time executes |
 //! | tied with `then_hedge` | a queue, and a stall after the start | both |
 //!
-//! All of them may execute a call twice, so they are for reads and for what is idempotent. [`Policy::None`] sends a call again only if
-//! it is known not to have been executed.
+//! All of them may execute a call twice, so they are for reads and for what is idempotent. [`Policy::None`] sends a call again only where it
+//! was lost.
 //!
 //! A tie needs a queue that a copy can be dropped from. Handlers on [worker threads](tautline_rpc::Service::workers) have one; for
 //! handlers that are futures, limit how many run at once ([`NodeConfig::concurrency`](tautline_rpc::NodeConfig::concurrency)), or each
 //! starts when it arrives and there is nothing to cancel.
+//!
+//! # When a replica dies
+//!
+//! A call is answered as long as one replica answers, and its deadline allows: what was never sent, or refused unexecuted, goes to another
+//! replica, and so does what was lost with a server if its method is declared [idempotent](tautline_rpc::Method::idempotent). If it is
+//! not, a call that the dead server may have started ends in an error that says so ([`TiedError::fate`]): the other copies were dropped
+//! on its word. A handler that panics has executed its call, which is treated likewise: it runs elsewhere only if it is declared idempotent.
+//!
+//! None of that waits until a server counts as dead, which takes seconds ([`EndpointConfig::peer_timeout`](tautline_rpc::EndpointConfig)), nor does
+//! it draw from the budget. Servers acknowledge packets whatever their handlers do; one that owes an acknowledgement and has said
+//! nothing for [`Config::silence`], 50 ms, is *silent*. Calls whose copies are all at silent replicas are sent to another one at once,
+//! and new ones go to the others until it is heard again. So a dead replica costs the calls of those 50 ms that went there first a wait: the
+//! stagger where the budget has a second copy for them, and the rest of the 50 ms where it has not.
 //!
 //! # From other threads, and from async runtimes
 //!
@@ -70,7 +83,7 @@
 //! use tautline_rpc::*;
 //! use tautline_tied::*;
 //!
-//! const READ: Method = Method::named("example.Store/Read");
+//! const READ: Method = Method::named("example.Store/Read").idempotent();
 //!
 //! fn store() -> Result<ReplicasHandle, Box<dyn std::error::Error + Send + Sync>> {
 //!     let (tell, told) = std::sync::mpsc::channel();
@@ -107,7 +120,8 @@
 //! # What never happens
 //!
 //! - Extra copies of all kinds draw from one [`Budget`], a share of the originals. When it is empty the copy is not sent; the original
-//!   is never touched. A tied copy that was dropped unexecuted gives its token back, so what the budget bounds is *work*.
+//!   is never touched. A tied copy that was dropped unexecuted gives its token back, so what the budget bounds is *work*: a copy in the
+//!   place of one that was never sent, or whose server is gone, is no extra one.
 //! - An error of one copy never beats a copy that is still under way, and the first *successful* answer wins. An error that every
 //!   replica would repeat ends the call at once and is not asked of the others.
 //! - A lost cancel costs work, never correctness: the client's own cancel follows when it has its answer.

@@ -108,8 +108,8 @@ pub struct Settings {
     pub policy: Policy,
     /// Most copies that the policy sends, the first included: 2 to 4. A tie is among this many replicas.
     pub copies: u8,
-    /// Whether a call whose only copy was refused, or lost with its server, goes to another replica. What may have been
-    /// executed is sent again only under a policy that duplicates anyway.
+    /// Whether a call whose copies were refused, or lost with their servers, goes to another replica. What may have been executed is sent
+    /// again only if its method is declared [idempotent](tautline_rpc::Method::idempotent).
     pub failover: bool,
 }
 
@@ -145,6 +145,11 @@ pub struct Config {
     /// How long a replica that could not be reached gets no extra copies, and no first ones while there is another; doubles up
     /// to 32 times while it goes on.
     pub rest: Duration,
+    /// A replica that owes an acknowledgement, and from which nothing at all was heard for so long, counts as lost until it is heard again:
+    /// it gets no calls while there is another, and calls whose copies are all at such replicas get one elsewhere, which the budget is
+    /// not asked for. Servers acknowledge whatever their handlers are busy with, so this is not the time that a call may take. At least six
+    /// round trips, whatever is set.
+    pub silence: Duration,
     /// Makes choices and tie ids repeatable. `None`: from the operating system.
     pub seed: Option<u64>,
 }
@@ -164,6 +169,7 @@ impl Default for Config {
             choice: Choice::default(),
             estimator: EstimatorConfig::default(),
             rest: Duration::from_millis(50),
+            silence: Duration::from_millis(50),
             seed: None,
         }
     }

@@ -8,6 +8,9 @@
 //! - a copy that can't be sent, for want of budget or of a replica, changes nothing for those that were;
 //! - when no copy is under way the call is sent again or ends, there and then;
 //! - that a server takes no ties is no error of the call: it is sent once more, without a tie;
+//! - a copy whose server is gone, or from which nothing is heard at all, is no reason to wait: another one takes its place, and that is not one
+//!   more than the call is entitled to;
+//! - what may have been executed is executed again only if that does no harm;
 //! - the number of sends of a call is bounded.
 
 use std::time::Duration;
@@ -24,8 +27,12 @@ pub struct Plan {
     pub shape: Shape,
     /// How many copies the shape sends at most, the first included.
     pub copies: u8,
-    /// How often the call may be sent again when no copy is left under way.
+    /// How often the call may be sent again when no copy is left under way, for servers that are there refused or failed it.
     pub failovers: u8,
+    /// How often another copy may take the place of those that were never sent, or whose servers are gone or silent.
+    pub replacements: u8,
+    /// Whether a call that may have been executed may be executed again.
+    pub repeatable: bool,
 }
 
 /// When more copies are due.
@@ -96,7 +103,9 @@ pub enum Step {
 /// What a copy's error means for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Failure {
-    /// Another replica may answer: this one refused, or is gone.
+    /// Nobody works on it: it was never sent, or its server is gone. Another copy may take its place.
+    Lost,
+    /// Another replica may answer: this one refused.
     Elsewhere,
     /// Its server takes no ties, and has not executed it; it would take the call itself.
     Untied,
@@ -115,8 +124,19 @@ pub struct Copy {
     pub sent: Time,
     /// When its server was known to have started it.
     pub started: Option<Time>,
+    /// What its server's silence means for it, if that is silent.
+    pub silence: Option<Silence>,
     /// How it stands.
     pub state: State,
+}
+
+/// What it means for a copy that nothing is heard from its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// It has not left: it can be taken back.
+    Unsent,
+    /// Nobody knows what becomes of it.
+    Sent,
 }
 
 /// How a copy stands.
@@ -141,12 +161,17 @@ pub struct Race {
     no_tie: bool,
     no_hedge: bool,
     no_failover: bool,
+    /// The tie's next copy could not be sent in the place of silent ones either.
+    no_spare: bool,
     /// It was sent without its tie, or can't be.
     untied: bool,
     failovers: u8,
+    replaced: u8,
     hedged: u8,
     /// When a copy is known to have started.
     started: Option<Time>,
+    /// The error that came last.
+    failure: Option<Failure>,
 }
 
 impl Race {
@@ -158,10 +183,13 @@ impl Race {
             no_tie: false,
             no_hedge: false,
             no_failover: false,
+            no_spare: false,
             untied: false,
             failovers: 0,
+            replaced: 0,
             hedged: 0,
             started: None,
+            failure: None,
         }
     }
 
@@ -176,8 +204,11 @@ impl Race {
         if self.copies.is_empty() {
             return Step::Send(Purpose::First);
         }
-        if !self.copies.iter().any(|copy| copy.state == State::Live) {
+        if !self.is_under_way() {
             return self.nothing_under_way();
+        }
+        if let Some(purpose) = self.stand_in() {
+            return Step::Send(purpose);
         }
         match self.next_copy() {
             Some((due, purpose)) if due <= now => Step::Send(purpose),
@@ -187,10 +218,11 @@ impl Race {
 
     /// The copy that the last [`Step::Send`] asked for is on its way. Gives its index.
     pub fn sent(&mut self, purpose: Purpose, now: Time) -> usize {
+        let stands_in = self.stands_in();
         match purpose {
             Purpose::Hedge => self.hedged += 1,
             Purpose::Failover => {
-                self.failovers += 1;
+                *if stands_in { &mut self.replaced } else { &mut self.failovers } += 1;
                 // What started before is over.
                 self.started = None;
             }
@@ -200,18 +232,44 @@ impl Race {
             }
             Purpose::First | Purpose::Tied => {}
         }
-        self.copies.push(Copy { purpose, sent: now, started: None, state: State::Live });
+        self.copies.push(Copy { purpose, sent: now, started: None, silence: None, state: State::Live });
         self.copies.len() - 1
     }
 
     /// The copy that the last [`Step::Send`] asked for will not be sent. (The first one always is: its error is a copy's error.)
     pub fn not_sent(&mut self, purpose: Purpose) {
         match purpose {
-            Purpose::Tied => self.no_tie = true,
+            Purpose::Tied => {
+                self.no_spare |= self.is_silent();
+                self.no_tie = true;
+            }
             Purpose::Hedge => self.no_hedge = true,
+            // There may be a place for it later: it is asked for again when they are heard of as silent again.
+            Purpose::Failover if self.is_silent() => self.copies.iter_mut().for_each(|copy| copy.silence = None),
             Purpose::First | Purpose::Failover => self.no_failover = true,
             Purpose::Untied => self.untied = true,
         }
+    }
+
+    /// A copy's server is silent, or (with `None`) is not any more.
+    pub fn silent(&mut self, copy: usize, silence: Option<Silence>) {
+        self.copies[copy].silence = silence;
+    }
+
+    /// Whether the copy that [`Step::Send`] asks for takes the place of copies that nobody works on, so that it is none more than the call is
+    /// entitled to.
+    pub fn stands_in(&self) -> bool {
+        self.is_silent() || (!self.is_under_way() && self.failure == Some(Failure::Lost))
+    }
+
+    fn is_under_way(&self) -> bool {
+        self.copies.iter().any(|copy| copy.state == State::Live)
+    }
+
+    /// Whether copies are under way, and all of them at silent servers.
+    fn is_silent(&self) -> bool {
+        let mut live = self.copies.iter().filter(|copy| copy.state == State::Live).peekable();
+        live.peek().is_some() && live.all(|copy| copy.silence.is_some())
     }
 
     /// A copy's server says that it has started it.
@@ -234,6 +292,9 @@ impl Race {
 
     /// A copy ended in an error.
     pub fn failed(&mut self, copy: usize, failure: Failure) {
+        if self.copies[copy].state == State::Live {
+            self.failure = Some(failure);
+        }
         self.end(copy, State::Failed(failure));
     }
 
@@ -251,7 +312,7 @@ impl Race {
     pub fn suppressed_by_start(&self) -> u8 {
         let tied = self.copies.iter().filter(|copy| matches!(copy.purpose, Purpose::First | Purpose::Tied)).count() as u8;
         match self.plan.shape {
-            Shape::Tied { .. } if self.started.is_some() && !self.no_tie && self.failovers == 0 && !self.untied => {
+            Shape::Tied { .. } if self.started.is_some() && !self.no_tie && !self.is_sent_again() => {
                 self.plan.copies.saturating_sub(tied)
             }
             _ => 0,
@@ -266,14 +327,18 @@ impl Race {
     }
 
     fn nothing_under_way(&self) -> Step {
-        // What a tie took away is given back when the copy it was taken for fails.
-        let dropped = self.copies.iter().any(|copy| copy.state == State::Dropped);
-        let harmless = |state| matches!(state, State::Failed(Failure::Elsewhere | Failure::Untied) | State::Dropped);
-        let elsewhere = self.copies.iter().all(|copy| harmless(copy.state));
+        // What a tie took away is given back when the copy it was taken for fails, unless that has been executed and may not be again.
+        let given_back = self.plan.repeatable && self.copies.iter().any(|copy| copy.state == State::Dropped);
+        let elsewhere = self.copies.iter().all(|copy| match copy.state {
+            State::Failed(failure) => failure < Failure::Here,
+            State::Dropped => copy.started.is_none() || self.plan.repeatable,
+            State::Live | State::Answered => false,
+        });
         if elsewhere && !self.untied && self.copies.iter().any(|copy| copy.state == State::Failed(Failure::Untied)) {
             return Step::Send(Purpose::Untied);
         }
-        if (elsewhere || dropped) && !self.no_failover && self.failovers < self.plan.failovers {
+        let left = if self.stands_in() { self.replaced < self.plan.replacements } else { self.failovers < self.plan.failovers };
+        if (elsewhere || given_back) && !self.no_failover && left {
             return Step::Send(Purpose::Failover);
         }
         // The last error is the one of the copy that got furthest.
@@ -283,9 +348,32 @@ impl Race {
         }
     }
 
+    /// The copy to send now because nothing is heard from the servers of those under way.
+    fn stand_in(&self) -> Option<Purpose> {
+        if !self.is_silent() {
+            return None;
+        }
+        if self.tie_has_room() && !self.no_spare {
+            return Some(Purpose::Tied);
+        }
+        let mut live = self.copies.iter().filter(|copy| copy.state == State::Live);
+        let free = self.plan.repeatable || live.all(|copy| copy.silence == Some(Silence::Unsent));
+        (free && self.replaced < self.plan.replacements).then_some(Purpose::Failover)
+    }
+
+    /// A copy that replaced another is not one of the tie, and there are no more of that.
+    fn is_sent_again(&self) -> bool {
+        self.failovers > 0 || self.replaced > 0 || self.untied
+    }
+
+    /// Whether the tie has a copy that was not sent, and may be.
+    fn tie_has_room(&self) -> bool {
+        let tied = matches!(self.plan.shape, Shape::Tied { .. }) && (self.copies.len() as u8) < self.plan.copies;
+        tied && self.started.is_none() && !self.is_sent_again()
+    }
+
     /// The next copy that the policy has in mind, and when.
     fn next_copy(&self) -> Option<(Time, Purpose)> {
-        let sent = self.copies.len() as u8;
         let last = self.copies.last()?.sent;
         match self.plan.shape {
             Shape::Single => None,
@@ -296,11 +384,7 @@ impl Race {
                 let due = self.started? + then_hedge?;
                 (self.hedged == 0 && !self.no_hedge).then_some((due, Purpose::Hedge))
             }
-            Shape::Tied { stagger, .. } => {
-                // A copy that replaced another is not one of the tie.
-                let more = sent < self.plan.copies && self.failovers == 0 && !self.untied && !self.no_tie;
-                more.then_some((last + stagger, Purpose::Tied))
-            }
+            Shape::Tied { stagger, .. } => (self.tie_has_room() && !self.no_tie).then_some((last + stagger, Purpose::Tied)),
         }
     }
 }

@@ -9,7 +9,7 @@ use tautline_net::class::Class;
 use tautline_net::clock::Time;
 use tautline_net::payload::Payload;
 use tautline_net::port::{Address, AddressError};
-use tautline_rpc::{CallError, CallOptions, Codec, CodecError, Local, Method, Peer, Rpc, ToAddress};
+use tautline_rpc::{CallError, CallOptions, Codec, CodecError, Local, Method, Peer, Presence, Rpc, ToAddress};
 
 use crate::bucket::{Bucket, Budget};
 use crate::call::ReplicaCall;
@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: RefCell<ReplicasMetrics>,
     learnt: RefCell<[Learnt; Class::COUNT]>,
     notices: RefCell<Notices>,
+    /// When the replicas' silence was last looked at.
+    listened: Cell<Time>,
     ids: RefCell<TieIds>,
     calls: Cell<usize>,
 }
@@ -126,9 +128,26 @@ pub enum ReplicasError {
     /// A replica was named twice: its copies would wait in one queue.
     #[error("{0} is named twice: each replica can be in the set once")]
     Twice(Address),
-    /// A replica's name does not parse.
+    /// The node's port reaches no such address: it is of another kind, or of IPv6 where the port is of IPv4.
+    #[error("{replica} can't be reached from the node at {node}: {}", other_port(*replica, *node))]
+    Unreachable {
+        /// The replica's address.
+        replica: Address,
+        /// The node's.
+        node: Address,
+    },
+    /// A replica's name does not parse, or is one that nobody can be called by: the wildcard that a server binds to, or port 0.
     #[error(transparent)]
     Address(#[from] AddressError),
+}
+
+/// What to do about an address that a node's port can't reach.
+fn other_port(replica: Address, node: Address) -> &'static str {
+    match (replica, node) {
+        (Address::Local(_), Address::Inet(_)) => "it is of a port within one process; name the replica like udp://10.0.0.1:7000",
+        (Address::Inet(_), Address::Local(_)) => "this port is of one process; build the node with a URL like udp://0.0.0.0:0",
+        _ => "an IPv4 port reaches no IPv6 address; build the node with a URL like udp://[::]:0",
+    }
 }
 
 thread_local! {
@@ -207,6 +226,10 @@ impl ReplicasBuilder {
                 return Err(ReplicasError::Twice(*address));
             }
         }
+        let node = local.address();
+        if let Some(replica) = addresses.iter().copied().find(|replica| !node.reaches(*replica)) {
+            return Err(ReplicasError::Unreachable { replica, node });
+        }
         let peers = addresses.iter().map(|address| local.peer(address)).collect::<Result<Vec<Peer>, AddressError>>()?;
         let (ids, rng) = match self.config.seed {
             Some(seed) => (TieIds::seeded(seed), fastrand::Rng::with_seed(seed)),
@@ -221,10 +244,11 @@ impl ReplicasBuilder {
             metrics: RefCell::new(ReplicasMetrics::new()),
             learnt: RefCell::new(learnt),
             notices: RefCell::default(),
+            listened: Cell::new(Time::ZERO),
             ids: RefCell::new(ids),
             calls: Cell::new(0),
             peers,
-            config: self.config,
+            config: Config { silence: self.config.silence.max(LEAST_SILENCE), ..self.config },
         });
         local.metrics_source(&shared, |shared| shared.metrics.borrow().text(Some(&shared.name)));
         Ok(Replicas { shared })
@@ -326,7 +350,7 @@ impl Shared {
     }
 
     /// The call's policy in numbers; `tie` are the replicas chosen for it.
-    pub(crate) fn plan(&self, class: Class, settings: &Settings, tie: &[usize]) -> Plan {
+    pub(crate) fn plan(&self, method: Method, class: Class, settings: &Settings, tie: &[usize]) -> Plan {
         let shape = match settings.policy {
             Policy::None => Shape::Single,
             Policy::Hedged { delay } => Shape::Hedged { delay: self.delay(class, delay, false) },
@@ -342,11 +366,51 @@ impl Shared {
             Policy::Tied { .. } => tie.len() as u8,
             _ => settings.copies(),
         };
-        Plan { shape, copies, failovers: if settings.failover { FAILOVERS } else { 0 } }
+        let (failovers, replacements) = if settings.failover { (FAILOVERS, REPLACEMENTS) } else { (0, 0) };
+        Plan { shape, copies, failovers, replacements, repeatable: method.is_idempotent() }
+    }
+
+    /// For how long a replica may be silent.
+    pub(crate) fn patience(&self, replica: usize) -> Duration {
+        let delay = self.local.one_way_delay(self.peers[replica]).unwrap_or_default();
+        self.config.silence.max(delay.saturating_mul(2 * ROUND_TRIPS))
+    }
+
+    /// How long a replica has been silent, and whether copies can have been sent to it.
+    pub(crate) fn silence(&self, replica: usize) -> (Duration, bool) {
+        match self.local.presence(self.peers[replica]) {
+            Presence::Unknown => (Duration::ZERO, true),
+            Presence::Opening { since } => (since, false),
+            Presence::Open { silent } => (silent, true),
+        }
+    }
+
+    /// Notes which replicas are silent, once a turn of the node.
+    pub(crate) fn listen(&self, now: Time) {
+        if self.listened.replace(now) == now {
+            return;
+        }
+        let mut standings = self.standings.borrow_mut();
+        for replica in 0..self.peers.len() {
+            match self.local.presence(self.peers[replica]) {
+                Presence::Unknown => standings.untried(replica),
+                // One attempt to reach a lost replica is enough: who comes after goes elsewhere until it is answered.
+                Presence::Opening { since } if standings.is_lost(replica) || since >= self.patience(replica) => {
+                    standings.silent(replica)
+                }
+                // The round trip is of no interest while it is heard.
+                Presence::Open { silent } if silent >= self.config.silence && silent >= self.patience(replica) => {
+                    standings.silent(replica);
+                }
+                Presence::Opening { .. } => {}
+                Presence::Open { .. } => standings.heard(replica),
+            }
+        }
     }
 
     /// The replicas of a call under its policy, the first of them for the first copy.
     pub(crate) fn choose(&self, settings: &Settings, first: Option<usize>, now: Time) -> SmallVec<[usize; MAX_COPIES]> {
+        self.listen(now);
         let mut standings = self.standings.borrow_mut();
         let tied = matches!(settings.policy, Policy::Tied { .. });
         let first = first.filter(|replica| *replica < self.peers.len());
@@ -423,8 +487,14 @@ impl Shared {
     }
 }
 
-/// How often a call is sent again when none of its copies is under way.
+/// How often a call is sent again when servers that are there have refused or failed all its copies.
 const FAILOVERS: u8 = 2;
+/// How often it is sent to another replica in the place of copies that nobody works on.
+const REPLACEMENTS: u8 = 8;
+/// Less is in nobody's power to judge, and calls look at it this often.
+const LEAST_SILENCE: Duration = Duration::from_millis(1);
+/// A replica is not silent while this many round trips may still bring something: the loss of a packet, and that of the probe after it.
+const ROUND_TRIPS: u32 = 6;
 /// The stagger before any delay was measured; the first copy is behind a handshake then.
 const UNMEASURED_STAGGER: Duration = Duration::from_millis(1);
 /// A measured delay beyond half of this is a network in trouble, where a tie had better not wait for it.
@@ -453,5 +523,37 @@ pub(crate) fn mode(policy: &Policy) -> Option<Mode> {
     match policy {
         Policy::Tied { mode, .. } => Some(*mode),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tautline_rpc::Node;
+
+    fn set(node: &str, replicas: &[&str]) -> Result<Replicas, ReplicasError> {
+        Replicas::over(&Node::builder(node).build().unwrap().local(), replicas, Policy::tied())
+    }
+
+    #[test]
+    fn a_replica_that_its_node_can_not_call_is_refused_and_it_is_said_what_to_write() {
+        let refused = |node, replica| set(node, &["udp://127.0.0.1:7000", replica]).unwrap_err();
+        let error = refused("udp://127.0.0.1:0", "mem://a");
+        assert!(matches!(error, ReplicasError::Unreachable { replica: Address::Local(_), node: Address::Inet(_) }), "{error:?}");
+        assert!(error.to_string().contains("name the replica like udp://10.0.0.1:7000"), "{error}");
+        let error = refused("udp://127.0.0.1:0", "udp://[::1]:7000");
+        assert!(error.to_string().contains("udp://[::]:0"), "{error}");
+        let error = refused("mem://another-kind", "mem://a");
+        assert!(error.to_string().contains("build the node with a URL like udp://"), "{error}");
+        for wildcard in ["udp://0.0.0.0:7000", "udp://[::ffff:0.0.0.0]:7000", "udp://[::]:7000"] {
+            let error = refused("udp://[::1]:0", wildcard);
+            assert!(matches!(error, ReplicasError::Address(AddressError::Wildcard(_))), "{error:?}");
+            assert!(error.to_string().contains("every address of a machine"), "{error}");
+        }
+        let error = refused("udp://127.0.0.1:0", "udp://10.0.0.1:0");
+        assert!(matches!(error, ReplicasError::Address(AddressError::PortZero(_))), "{error:?}");
+        let error = refused("udp://127.0.0.1:0", "udp://localhost:7000");
+        assert!(matches!(error, ReplicasError::Address(AddressError::Socket(_))), "{error:?}");
+        assert!(error.to_string().contains("host names are not looked up"), "{error}");
     }
 }

@@ -8,7 +8,7 @@ fn at(millis: u64) -> Time {
 }
 
 fn race(shape: Shape) -> Race {
-    let mut race = Race::new(Plan { shape, copies: 2, failovers: 1 });
+    let mut race = Race::new(Plan { shape, copies: 2, failovers: 1, replacements: 2, repeatable: true });
     assert_eq!(race.step(at(0)), Step::Send(Purpose::First));
     race.sent(Purpose::First, at(0));
     race
@@ -146,6 +146,93 @@ fn a_call_that_broke_one_replica_is_not_tried_without_its_tie() {
     assert!(matches!(race.step(at(3)), Step::Lost(_)));
 }
 
+/// A call that must not be executed again.
+fn once(shape: Shape) -> Race {
+    let mut race = Race::new(Plan { shape, copies: 2, failovers: 1, replacements: 2, repeatable: false });
+    race.sent(Purpose::First, at(0));
+    race
+}
+
+const TIED: Shape = Shape::Tied { stagger: Duration::from_millis(2), then_hedge: None };
+
+#[test]
+fn what_may_have_been_executed_gives_nothing_back_if_it_may_not_be_again() {
+    let mut race = once(TIED);
+    race.sent(Purpose::Tied, at(2));
+    race.started(0, at(3));
+    race.dropped(1, at(4));
+    race.failed(0, Failure::Here);
+    assert_eq!(race.step(at(5)), Step::Lost(0));
+    // The copy that its tie stopped ran too.
+    let mut race = once(TIED);
+    race.sent(Purpose::Tied, at(2));
+    race.started(1, at(3));
+    race.dropped(1, at(4));
+    race.failed(0, Failure::Lost);
+    assert_eq!(race.step(at(5)), Step::Lost(0));
+    // Nobody has executed this one.
+    let mut race = once(TIED);
+    race.sent(Purpose::Tied, at(2));
+    race.dropped(1, at(4));
+    race.failed(0, Failure::Lost);
+    assert_eq!(race.step(at(5)), Step::Send(Purpose::Failover));
+    assert!(race.stands_in());
+}
+
+#[test]
+fn a_silent_server_makes_room_for_the_other_copy_of_its_tie_even_where_the_budget_had_none() {
+    for refused in [false, true] {
+        let mut race = once(TIED);
+        if refused {
+            assert_eq!(race.step(at(2)), Step::Send(Purpose::Tied));
+            assert!(!race.stands_in(), "so far it is one more");
+            race.not_sent(Purpose::Tied);
+        }
+        assert!(matches!(race.step(at(1)), Step::Wait(_)));
+        race.silent(0, Some(Silence::Sent));
+        assert_eq!(race.step(at(1)), Step::Send(Purpose::Tied));
+        assert!(race.stands_in());
+        race.sent(Purpose::Tied, at(1));
+        assert_eq!(race.step(at(90)), Step::Wait(None));
+        // May it be executed again? Nobody knows that it was not.
+        race.silent(1, Some(Silence::Sent));
+        assert_eq!(race.step(at(91)), Step::Wait(None));
+        race.answered(0);
+        assert_eq!(race.step(at(92)), Step::Won(0), "late, and still the answer");
+    }
+}
+
+#[test]
+fn what_was_never_sent_to_a_silent_server_goes_elsewhere_and_is_no_extra_copy() {
+    let mut race = once(Shape::Single);
+    race.silent(0, Some(Silence::Unsent));
+    assert_eq!(race.step(at(50)), Step::Send(Purpose::Failover));
+    // There is nobody else now; later there may be.
+    race.not_sent(Purpose::Failover);
+    assert_eq!(race.step(at(50)), Step::Wait(None));
+    race.silent(0, Some(Silence::Unsent));
+    assert_eq!(race.step(at(100)), Step::Send(Purpose::Failover));
+    assert!(race.stands_in());
+    race.failed(0, Failure::Lost);
+    race.sent(Purpose::Failover, at(100));
+    assert_eq!(race.step(at(101)), Step::Wait(None));
+}
+
+#[test]
+fn replacements_are_bounded_and_do_not_use_up_the_failovers() {
+    let mut race = once(Shape::Single);
+    for copy in 0..2 {
+        race.failed(copy, Failure::Lost);
+        assert_eq!((race.step(at(1)), race.stands_in()), (Step::Send(Purpose::Failover), true));
+        race.sent(Purpose::Failover, at(1));
+    }
+    race.failed(2, Failure::Elsewhere);
+    assert_eq!((race.step(at(1)), race.stands_in()), (Step::Send(Purpose::Failover), false), "a server that is there refused it");
+    race.sent(Purpose::Failover, at(1));
+    race.failed(3, Failure::Lost);
+    assert_eq!(race.step(at(1)), Step::Lost(3));
+}
+
 #[derive(Clone, Debug)]
 enum Event {
     Advance(u64),
@@ -153,18 +240,27 @@ enum Event {
     Answered(prop::sample::Index),
     Dropped(prop::sample::Index),
     Failed(prop::sample::Index, Failure),
+    Silent(prop::sample::Index, Option<Silence>),
     Refuse,
 }
 
 fn event() -> impl Strategy<Value = Event> {
     let index = any::<prop::sample::Index>;
-    let failure = prop_oneof![Just(Failure::Elsewhere), Just(Failure::Untied), Just(Failure::Here), Just(Failure::Everywhere)];
+    let failure = prop_oneof![
+        Just(Failure::Lost),
+        Just(Failure::Elsewhere),
+        Just(Failure::Untied),
+        Just(Failure::Here),
+        Just(Failure::Everywhere)
+    ];
     prop_oneof![
         (0u64..20).prop_map(Event::Advance),
         index().prop_map(Event::Started),
         index().prop_map(Event::Answered),
         index().prop_map(Event::Dropped),
         (index(), failure).prop_map(|(copy, failure)| Event::Failed(copy, failure)),
+        (index(), prop::option::of(prop_oneof![Just(Silence::Sent), Just(Silence::Unsent)]))
+            .prop_map(|(copy, silence)| Event::Silent(copy, silence)),
         Just(Event::Refuse),
     ]
 }
@@ -183,9 +279,10 @@ fn shape() -> impl Strategy<Value = Shape> {
 proptest! {
     #[test]
     fn whatever_happens_the_call_ends_once_no_copy_is_under_way_and_sends_are_bounded(
-        shape in shape(), copies in 2u8..=4, failovers in 0u8..3, events in prop::collection::vec(event(), 0..60),
+        shape in shape(), copies in 2u8..=4, failovers in 0u8..3, replacements in 0u8..3, repeatable in any::<bool>(),
+        events in prop::collection::vec(event(), 0..60),
     ) {
-        let mut race = Race::new(Plan { shape, copies, failovers });
+        let mut race = Race::new(Plan { shape, copies, failovers, replacements, repeatable });
         let mut now = at(0);
         let mut refuse = false;
         let mut over = None;
@@ -197,6 +294,7 @@ proptest! {
                 Some(Event::Started(copy)) if sent > 0 => race.started(copy.index(sent), now),
                 Some(Event::Answered(copy)) if sent > 0 => race.answered(copy.index(sent)),
                 Some(Event::Dropped(copy)) if sent > 0 => race.dropped(copy.index(sent), now),
+                Some(Event::Silent(copy, silence)) if sent > 0 => race.silent(copy.index(sent), silence),
                 Some(Event::Failed(copy, failure)) if sent > 0 => race.failed(copy.index(sent), failure),
                 Some(_) => {}
                 // The end of all: no copy stays under way for ever.
@@ -220,7 +318,7 @@ proptest! {
                 prop_assert!(over.is_none(), "a copy sent after the end");
             }
             // One may be a hedge, and one is the call without its tie.
-            prop_assert!(race.copies().len() <= usize::from(copies + failovers) + 2);
+            prop_assert!(race.copies().len() <= usize::from(copies + failovers + replacements) + 2);
             if matches!(over, Some(Step::Won(_)) | Some(Step::Lost(_))) {
                 break;
             }

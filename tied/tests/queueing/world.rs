@@ -285,7 +285,7 @@ impl World {
             rank: 0,
             copies: servers.iter().map(|server| self.names[*server]).collect(),
         });
-        let race = Race::new(Plan { shape, copies, failovers: 0 });
+        let race = Race::new(Plan { shape, copies, failovers: 0, replacements: 0, repeatable: true });
         self.calls.push(Call { race, born: self.now, size, header, servers, entries: SmallVec::new(), over: false });
         self.step(self.calls.len() - 1);
         if self.calls.len() < self.config.calls {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tautline_rpc::{CallError, Class, Code, Fate as CallFate, NodeConfig, Status};
 use tautline_tied::{Budget, Choice, Config, Delay, Mode, Outcome, Policy, Purpose, Stagger, TiedError, TiedOptions};
 
-use crate::world::{Fate, MS, Mood, US, World, link};
+use crate::world::{Fate, MS, Mood, ONCE, US, WORK, World, link};
 
 fn hedged(delay: Duration) -> Policy {
     Policy::Hedged { delay: Delay::Fixed(delay) }
@@ -117,8 +117,9 @@ fn pushback_sends_the_call_to_another_replica_at_once_and_the_asking_server_is_l
 fn a_rest_that_a_server_asked_for_is_respected() {
     let mut world = ordered(2, Policy::None);
     world.mood(1, Mood::Answers(Status::new(Code::Unavailable, "later").retry_after(20 * MS)));
+    world.method = ONCE;
     let first = world.call(MS, TiedOptions::new());
-    // Executed, and a plain call may not be repeated: the error is the caller's.
+    // Executed, and it may not be again: the error is the caller's.
     assert!(matches!(world.failed(first), TiedError::Call { error: CallError::Status(_), .. }));
     world.mood(1, Mood::Works);
     let resting = world.call(MS, TiedOptions::new());
@@ -129,16 +130,18 @@ fn a_rest_that_a_server_asked_for_is_respected() {
 }
 
 #[test]
-fn a_call_that_may_have_been_executed_is_not_repeated_under_a_policy_that_does_not_duplicate() {
-    for (policy, repeats) in [(Policy::None, false), (hedged(Duration::from_secs(100)), true)] {
+fn a_call_that_may_have_been_executed_is_repeated_only_if_its_method_is_idempotent() {
+    let hedged = hedged(Duration::from_secs(100));
+    for (policy, repeats) in [(Policy::None, false), (Policy::None, true), (hedged, false), (hedged, true)] {
         let mut world = ordered(2, policy);
+        world.method = if repeats { WORK } else { ONCE };
         let call = world.call(50 * MS, TiedOptions::new());
         world.run_until(|world| world.story(call).len() == 1);
         world.kill(1);
         let (result, _) = world.finish(call);
         match result {
-            Ok(answer) => assert!(repeats && answer.replica == 1),
-            Err(error) => assert!(!repeats && error.fate() == CallFate::MaybeExecuted, "{error}"),
+            Ok(answer) => assert!(repeats && answer.replica == 1, "{policy:?}"),
+            Err(error) => assert!(!repeats && error.fate() == CallFate::MaybeExecuted, "{policy:?}: {error}"),
         }
     }
 }

@@ -8,7 +8,7 @@ use tautline_tied::{
     Budget, Choice, Config, Delay, Mode, Outcome, Percentile, Policy, Purpose, Replicas, Settings, Stagger, TiedOptions,
 };
 
-use crate::world::{Fate, MS, Mood, US, World, address, link};
+use crate::world::{Fate, MS, Mood, ONCE, US, World, address, link};
 
 fn tied(mode: Mode, stagger: Duration) -> Policy {
     Policy::Tied { mode, stagger: Stagger::Fixed(stagger), then_hedge: None }
@@ -246,6 +246,7 @@ fn a_replica_that_pushed_back_meanwhile_gets_no_tied_copy() {
     world.run_for(MS);
     // Somebody else's call learns that the second server wants to be left alone.
     world.mood(2, Mood::Answers(Status::new(Code::Unavailable, "later").retry_after(50 * MS)));
+    world.method = ONCE;
     let other = world.call(MS, TiedOptions::new().first(1).policy(Policy::None));
     world.failed(other);
     assert_eq!(world.answered(call), 1);

@@ -14,7 +14,9 @@ use tautline_rpc::{Code, EndpointConfig, Local, Method, Node, NodeConfig, Servic
 use tautline_testing::clocks::Clocks;
 use tautline_tied::{Answer, Config, Policy, Replicas, TieMetrics, TieServer, TieServerConfig, TiedError, TiedOptions};
 
-pub(crate) const WORK: Method = Method::named("test/Work");
+pub(crate) const WORK: Method = Method::named("test/Work").idempotent();
+/// The same, of which nobody declared that it may be executed twice.
+pub(crate) const ONCE: Method = Method::named("test/Work");
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const US: Duration = Duration::from_micros(1);
@@ -87,6 +89,8 @@ pub(crate) struct World {
     pub(crate) replicas: Option<Replicas>,
     pub(crate) ended: Rc<RefCell<HashMap<u64, Vec<Ending>>>>,
     next_call: Rc<Cell<u64>>,
+    /// What [`World::call`] calls.
+    pub(crate) method: Method,
     seed: u64,
 }
 
@@ -152,6 +156,7 @@ impl World {
             replicas: None,
             ended: Rc::default(),
             next_call: Rc::default(),
+            method: WORK,
             seed,
         };
         world.host("client", false);
@@ -266,7 +271,8 @@ impl World {
     pub(crate) fn call_by(&self, host: usize, replicas: &Replicas, work: Duration, options: TiedOptions) -> u64 {
         let call = self.next_call.get();
         self.next_call.set(call + 1);
-        let (future, ended, local) = (replicas.call(WORK, request(call, work), &options), self.ended.clone(), self.local(host));
+        let (future, ended, local) =
+            (replicas.call(self.method, request(call, work), &options), self.ended.clone(), self.local(host));
         let clock = local.clone();
         let task = local.spawn(async move {
             let result = future.await;
