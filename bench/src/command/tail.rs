@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Tail) -> Result<Report, BenchError> {
     for policy in &policies {
         report.note(policy.summary());
     }
-    report.note(cancel_note(&cancels, service));
+    report.note(cancel_note(&cancels));
     let [none, hedged, tied] = &rows[..] else { unreachable!("a row for each policy") };
     report.bound("tied p99 / none p99", tied.p99_us / none.p99_us, 0.3);
     report.bound("tied p99.9 / none p99.9", tied.p999_us / none.p999_us, 0.3);
@@ -123,18 +123,16 @@ fn rate(args: &Tail) -> f64 {
 }
 
 /// How long a cancellation took: while it is on its way the other copy can start, so that it explains the calls that were executed twice.
-fn cancel_note(cancels: &[TieMetrics], service: Duration) -> String {
+fn cancel_note(servers: &[TieMetrics]) -> String {
+    let micros = |server: &TieMetrics, share| server.cancel_round_trip.quantile(share).as_secs_f64() * 1e6;
     // Servers' medians differ little; the middle one stands for all.
-    let mut medians: Vec<Duration> = cancels.iter().map(|server| server.cancel_latency(0.5)).collect();
-    medians.sort_unstable();
+    let mut medians: Vec<f64> = servers.iter().map(|server| micros(server, 0.5)).collect();
+    medians.sort_by(f64::total_cmp);
     let median = medians.get(medians.len() / 2).copied().unwrap_or_default();
-    let p99 = cancels.iter().map(|server| server.cancel_latency(0.99)).max().unwrap_or_default();
+    let p99 = servers.iter().map(|server| micros(server, 0.99)).fold(0.0, f64::max);
     format!(
-        "A cancellation took about {:.0} us (half of its round trip) from the start of one copy to the drop of the other in the median, {:.1} % of a service, and up to {:.0} us in the \
-         p99: copies that come to their turns within that time of each other both start.",
-        median.as_secs_f64() * 1e6,
-        median.as_secs_f64() / service.as_secs_f64() * 100.0,
-        p99.as_secs_f64() * 1e6
+        "From a copy's start to the report that the other was dropped, a round trip, it took {median:.0} us in the median and up to {p99:.0} us in the p99: \
+         copies that come to their turns within one way of it both start."
     )
 }
 
