@@ -54,7 +54,7 @@ pub(crate) enum Command {
     Instructions(Instructions),
     /// Mixed traffic between processes that are killed and restarted, for as long as asked (ten minutes): prints what leaks.
     Soak(Soak),
-    /// Every command but `soak`, one after the other, and one HTML page with the figures and plots of all (ten minutes; --quick: two).
+    /// Every command but `soak`, one after the other, and one HTML page with the figures and plots of all (some minutes, most of them of tail; --quick: one or two).
     All(All),
     /// The program that `instructions` runs under valgrind.
     #[command(hide = true)]

@@ -1,9 +1,10 @@
 //! The program as its user meets it: what it says and ends with where it can't do what was asked.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process_group};
 use tautline_bench::pin::{allowed, pin};
 
 fn bench(arguments: &[&str]) -> Command {
@@ -86,17 +87,19 @@ fn a_page_that_is_there_stays_where_nothing_is_measured() {
 #[test]
 fn an_interrupted_soak_sums_up_what_ran() {
     let mut soak = bench(&["soak", "--seconds", "100000", "--interval", "1", "--seed", "1"]);
-    let mut soak = soak.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // A group of its own, as a shell gives it one: Ctrl-C is for all processes in it.
+    let mut soak = soak.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(soak.stdout.take().unwrap());
     let mut out = String::new();
     // The first rest: there was traffic before it.
     while !out.contains("client 2 ") {
         assert!(lines.read_line(&mut out).unwrap() > 0, "it ended: {out}");
     }
-    kill_process(Pid::from_child(&soak), Signal::INT).unwrap();
+    kill_process_group(Pid::from_child(&soak), Signal::INT).unwrap();
     lines.read_to_string(&mut out).unwrap();
     let (code, _, err) = said(soak.wait_with_output().unwrap());
     assert!(out.contains("Calls by how they ended:") && out.contains("Processes: "), "{out}{err}");
+    assert!(!out.contains("told to stop"), "the signal reached its processes too: {out}");
     // A machine that is too busy for this build to come to rest in time is not what is tested.
     if code != Some(1) {
         assert_eq!(code, Some(130), "{out}{err}");
