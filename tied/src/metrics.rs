@@ -91,7 +91,7 @@ pub struct ClassMetrics {
     pub cancelled_running: u64,
     /// Copies given up after the answer of which nothing was known.
     pub cancelled_unknown: u64,
-    /// Logical calls of which more than one copy was known to start.
+    /// Logical calls of which more than one copy was known to start: what the client heard, not what the servers' handlers did.
     pub double_starts: u64,
     /// Time that copies were known to run whose answer was not used.
     pub wasted: Duration,
@@ -195,9 +195,11 @@ impl ReplicasMetrics {
             ];
             states.map(|(state, count)| (format!("state=\"{state}\""), count as f64)).to_vec()
         });
-        counter("tautline_replica_double_starts_total", "Logical calls of which more than one copy started.", &|metrics| {
-            vec![(String::new(), metrics.double_starts as f64)]
-        });
+        counter(
+            "tautline_replica_double_starts_total",
+            "Logical calls of which the client heard that more than one copy had started.",
+            &|metrics| vec![(String::new(), metrics.double_starts as f64)],
+        );
         counter("tautline_replica_wasted_seconds_total", "Time that losing copies were known to run.", &|metrics| {
             vec![(String::new(), metrics.wasted.as_secs_f64())]
         });

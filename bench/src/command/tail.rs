@@ -168,7 +168,7 @@ impl Measured {
         let metrics = self.replicas.metrics();
         let class = metrics.class(Class::Normal);
         format!(
-            "{}: executed {:.2} % beyond one a call; {:.2} % second copies sent, {} dropped from a queue, {} calls started twice",
+            "{}: executed {:.2} % beyond one a call; {:.2} % second copies sent, {} dropped from a queue, {} calls of which the client heard of two starts",
             self.name,
             self.extra_work().percent(),
             class.extra_copies() as f64 * 100.0 / class.calls as f64,
