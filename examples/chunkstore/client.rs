@@ -15,7 +15,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tautline_net::port::PortUrl;
-use tautline_rpc::{Address, CallOptions, Class, Local, Node, Peer, Wait};
+use tautline_rpc::{Address, CallError, CallOptions, Class, Fate, Local, Node, Peer, Wait};
 use tautline_tied::{Choice, Delay, Mode, Percentile, Policy, Replicas, Stagger, TiedOptions};
 
 use crate::files::Index;
@@ -153,10 +153,10 @@ impl Client {
         if let Some(Err(error)) = before.first()
             && before.iter().all(Result::is_err)
         {
-            return Err(format!("no replica answers (the first, {}: {error}): do they run?", args.replicas[0]).into());
+            return Err(format!("no replica answers; of the first, {}: {error}. Do they run?", args.replicas[0]).into());
         }
         for (replica, error) in failures(&args.replicas, &before) {
-            eprintln!("chunkstore: {replica} does not answer ({error}): the others are read, and what its disk reads is unknown");
+            eprintln!("chunkstore: {replica} does not answer: {error}. The others are read, and what its disk reads is unknown");
         }
         let mut random = fastrand::Rng::with_seed(args.seed);
         let mut progress = Progress::new();
@@ -223,7 +223,7 @@ impl Client {
             sorts.as_ref().map_or(String::new(), |sorts| format!(", {} sorts completed", sorts.finished()))
         ));
         for (replica, error) in failures(&args.replicas, &told) {
-            eprintln!("chunkstore: {replica} did not tell what its disk read ({error})");
+            eprintln!("chunkstore: {replica} did not tell what its disk read: {error}");
         }
         Ok(outcome)
     }
@@ -260,7 +260,7 @@ impl Client {
         let calls: Vec<_> = peers.iter().map(|peer| self.local.call(*peer, STATS, Vec::new(), options())).collect();
         let mut all = Vec::with_capacity(peers.len());
         for call in calls {
-            let reply = call.await.map_err(|error| error.to_string());
+            let reply = call.await.map_err(|error| silence(&error));
             all.push(reply.and_then(|reply| serde_json::from_slice(&reply).map_err(|error| error.to_string())));
         }
         all
@@ -286,10 +286,23 @@ impl Client {
             p999_ms: tally.ms(0.999),
             extra_requests: percent(class.extra_copies()),
             extra_disk_reads: beyond.map(percent),
-            double_starts: beyond,
+            disk_reads_beyond: beyond,
             silent: failures(&args.replicas, told).map(|(replica, _)| replica.to_string()).collect(),
             cancel_us: middle(told.iter().flatten().map(|counted| (counted.cancel_us, counted.cancels)).collect()),
         }
+    }
+}
+
+/// Why a replica says nothing, as a sentence.
+fn silence(error: &CallError) -> String {
+    let seconds = STATS_DEADLINE.as_secs();
+    match (error, error.fate()) {
+        (CallError::DeadlineExceeded { .. } | CallError::Disconnected { .. }, Fate::NotSent) => {
+            format!("it could not be reached in {seconds} s")
+        }
+        (CallError::DeadlineExceeded { .. }, _) => format!("it was asked, and did not answer in {seconds} s"),
+        (CallError::Disconnected { .. }, _) => "it was asked, and went away before it answered".to_owned(),
+        _ => error.to_string(),
     }
 }
 
@@ -355,6 +368,13 @@ mod tests {
         assert!(Counted::of(&stats(1, 10), &stats(2, 15)).unwrap_err().contains("started again"));
         assert_eq!(Counted::of(&Err("gone".to_owned()), &stats(2, 15)), Err("gone".to_owned()));
         assert_eq!(Counted::of(&stats(1, 10), &Err("gone".to_owned())), Err("gone".to_owned()));
+    }
+
+    #[test]
+    fn why_a_replica_is_silent_is_a_sentence() {
+        let late = |fate| silence(&CallError::DeadlineExceeded { fate });
+        assert_eq!(late(Fate::NotSent), "it could not be reached in 2 s");
+        assert_eq!(late(Fate::MaybeExecuted), "it was asked, and did not answer in 2 s");
     }
 
     #[test]

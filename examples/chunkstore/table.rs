@@ -29,8 +29,9 @@ pub(crate) struct Outcome {
     pub(crate) extra_requests: f64,
     /// Disk reads beyond one a read, counted by the servers, in percent of the reads; `None` where one of them did not tell.
     pub(crate) extra_disk_reads: Option<f64>,
-    /// Reads that two replicas started; `None` where a replica did not tell what it read.
-    pub(crate) double_starts: Option<u64>,
+    /// The same as a number of reads.
+    #[serde(alias = "double_starts")]
+    pub(crate) disk_reads_beyond: Option<u64>,
     /// The replicas that did not tell what they read, or were started again during the run.
     #[serde(default)]
     pub(crate) silent: Vec<String>,
@@ -41,16 +42,16 @@ pub(crate) struct Outcome {
 /// What the columns are.
 const LEGEND: &str = "\
 Times run from the moment a read was due until it was verified; a first second of warm-up counts neither there nor in `reads`.
-Extra requests: copies sent beyond one a read. Extra disk reads: what the replicas read beyond one a read, because two of them
-started the same one (double starts). Cancel: from one replica's start to the drop of the copy that another had queued.
+Extra requests: copies sent beyond one a read. Extra disk reads: what the replicas' disks read beyond one a read, as the replicas
+count it, in percent and as a number: two of them started the same read, whether or not one was stopped. Cancel: from one replica's start to the drop of the copy that another had queued.
 ";
 const UNKNOWN: &str = "?: a replica did not tell what it read.\n";
 
 /// The table of `outcomes`, in the order given, and what its columns are.
 pub(crate) fn table(outcomes: &[Outcome]) -> String {
     let mut out = String::new();
-    let head = ["", "policy", "reads", "p50", "p90", "p99", "p99.9", "extra", "extra disk", "double", "cancel"];
-    let unit = ["", "", "", "ms", "ms", "ms", "ms", "requests", "reads", "starts", "us, p50"];
+    let head = ["", "policy", "reads", "p50", "p90", "p99", "p99.9", "extra", "extra disk", "extra disk", "cancel"];
+    let unit = ["", "", "", "ms", "ms", "ms", "ms", "requests", "reads", "reads, no.", "us, p50"];
     for line in [head, unit] {
         write_line(&mut out, &line.map(str::to_owned));
     }
@@ -67,7 +68,7 @@ pub(crate) fn table(outcomes: &[Outcome]) -> String {
                 format!("{:.2}", o.p999_ms),
                 format!("{:.1} %", o.extra_requests),
                 o.extra_disk_reads.map_or("?".to_owned(), |percent| format!("{percent:.1} %")),
-                o.double_starts.map_or("?".to_owned(), |starts| starts.to_string()),
+                o.disk_reads_beyond.map_or("?".to_owned(), |reads| reads.to_string()),
                 match o.cancel_us {
                     Some(us) => format!("{us:.0}"),
                     None if o.silent.is_empty() => "-".to_owned(),
@@ -85,7 +86,7 @@ pub(crate) fn table(outcomes: &[Outcome]) -> String {
 }
 
 fn write_line(out: &mut String, cells: &[String; 11]) {
-    const WIDTHS: [usize; 11] = [12, 17, 8, 8, 8, 8, 8, 9, 11, 7, 8];
+    const WIDTHS: [usize; 11] = [12, 17, 8, 8, 8, 8, 8, 9, 11, 11, 8];
     for (n, (cell, width)) in cells.iter().zip(WIDTHS).enumerate() {
         // Words to the left, numbers to the right; a string takes whatever is written to it.
         let _ = if n < 2 { write!(out, "{cell:<width$}") } else { write!(out, "{cell:>width$}") };
@@ -113,7 +114,7 @@ mod tests {
             p999_ms: 31.0,
             extra_requests: 4.94,
             extra_disk_reads: Some(0.31),
-            double_starts: Some(3),
+            disk_reads_beyond: Some(3),
             silent: Vec::new(),
             cancel_us,
         }
@@ -134,7 +135,7 @@ mod tests {
         let known = outcome("none", "idle", None);
         assert!(!table(std::slice::from_ref(&known)).contains('?'));
         let unknown =
-            Outcome { extra_disk_reads: None, double_starts: None, silent: vec!["127.0.0.1:1".to_owned()], ..known.clone() };
+            Outcome { extra_disk_reads: None, disk_reads_beyond: None, silent: vec!["127.0.0.1:1".to_owned()], ..known.clone() };
         let text = table(&[known, unknown]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[3].matches('?').count(), 3, "{text}");

@@ -218,15 +218,14 @@ fn a_broken_handler_runs_once_unless_its_method_may_be_executed_again() {
         world.method = method;
         world.occupy(1, 5 * MS);
         world.occupy(2, 10 * MS);
-        // As a panic is answered.
-        (1..=2).for_each(|server| world.mood(server, Mood::Fails(Code::Internal)));
+        (1..=2).for_each(|server| world.mood(server, Mood::Panics));
         let call = world.call(MS, TiedOptions::new());
         let error = world.failed(call);
         world.run_for(50 * MS);
         let ran: Vec<usize> = world.story(call).iter().map(|(server, _)| *server).collect();
         assert_eq!(ran, story);
         assert!(
-            matches!(&error, TiedError::Call { error: CallError::Status(_), copies: sent, replicas: 2, withheld: false, .. } if *sent == copies),
+            matches!(&error, TiedError::Call { error: CallError::Status(status), copies: sent, replicas: 2, withheld: false, .. } if *sent == copies && status.code == Code::Internal),
             "{error:?}"
         );
         assert!(error.to_string().ends_with(&format!("(of {copies} copies sent to 2 replicas)")), "{error}");

@@ -33,6 +33,8 @@ pub(crate) enum Mood {
     Slow(u32),
     /// Works, and then answers this.
     Fails(Code),
+    /// Works, and then panics.
+    Panics,
     /// Never answers.
     Stalls,
     /// Works to the end even if cancelled... and its token shows it.
@@ -431,6 +433,7 @@ async fn work(
         Mood::Works | Mood::Slow(_) => Ok(answer(call).to_vec().into()),
         Mood::Fails(code) => Err(Status::new(code, "as told")),
         Mood::Answers(status) => Err(status),
+        Mood::Panics => panic!("as told"),
         Mood::Stalls => std::future::pending().await,
     };
     running.finish();
