@@ -104,8 +104,10 @@ fn serve(url: &str) -> Result<(), Box<dyn Error>> {
 fn stop_at_signals(node: Handle) -> Result<(), Box<dyn Error>> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     std::thread::spawn(move || {
-        for (number, signal) in signals.forever().enumerate() {
-            if number > 0 {
+        let mut first = None;
+        for signal in signals.forever() {
+            // What comes at once is the same wish: `timeout` signals its child, and then the group that the child is in.
+            if first.get_or_insert_with(Instant::now).elapsed() > Duration::from_millis(500) {
                 // As a shell says it of a program that a signal ended.
                 std::process::exit(128 + signal);
             }

@@ -45,14 +45,21 @@ pub(crate) enum Command {
     /// Small calls beside large ones on the same session: head-of-line blocking.
     Hol(Hol),
     /// Many clients to one server at once, and datacenters' mixes of message sizes, on a simulated shallow switch.
+    ///
+    /// It is simulated in virtual time: what else runs here does not change its figures.
     Incast(Incast),
     /// Messages through many open sessions, beside few: the rate, and the memory a session takes.
     Sessions(Sessions),
     /// An honest peer's small messages beside a flood from a thousand hostile ones: its p99, and the server's memory.
     Abuse(AbuseArgs),
     /// Instructions that a small call costs, both sides together, counted by valgrind (which must be installed) and compared with the stored figure.
+    ///
+    /// Instructions are counted and not timed: what else runs here does not change the figures.
     Instructions(Instructions),
     /// Mixed traffic between processes that are killed and restarted, for as long as asked (ten minutes): prints what leaks.
+    ///
+    /// Ctrl-C ends the traffic; what ran so far is then looked at and summed up, and a second one ends it at once. Exit code: 0 where nothing leaks, 1 with
+    /// a sentence for each leak, 2 where it could not be run, 130 where it was interrupted (143: terminated) and nothing leaked until then.
     Soak(Soak),
     /// Every command but `soak`, one after the other, and one HTML page with the figures and plots of all (some minutes, most of them of tail; --quick: one or two).
     All(All),
@@ -182,7 +189,6 @@ pub(crate) struct Hol {
     pub(crate) port: PortKind,
 }
 
-/// It is simulated in virtual time: what else runs here does not change its figures.
 #[derive(Debug, Args)]
 #[command(mut_arg("cores", off_cores))]
 pub(crate) struct Incast {
@@ -240,7 +246,6 @@ pub(crate) struct AbuseArgs {
     pub(crate) flood: u64,
 }
 
-/// Instructions are counted and not timed: what else runs here does not change the figures.
 #[derive(Debug, Args)]
 #[command(mut_arg("cores", off_cores))]
 pub(crate) struct Instructions {
@@ -264,8 +269,6 @@ pub(crate) struct InstructionsLoad {
     pub(crate) calls: u64,
 }
 
-/// Ctrl-C ends the traffic; what ran so far is then looked at and summed up, and a second one ends it at once. Exit code: 0 where nothing leaks, 1 with
-/// a sentence for each leak, 2 where it could not be run, 130 where it was interrupted (143: terminated) and nothing leaked until then.
 #[derive(Debug, Args)]
 pub(crate) struct Soak {
     /// Seconds of traffic, 1 to 1000000; the rests come on top.
@@ -464,8 +467,10 @@ mod tests {
     }
 
     #[test]
-    fn the_help_of_all_lists_what_only_takes() {
+    fn the_help_of_all_lists_what_only_takes_and_that_of_soak_its_exit_codes() {
         let mut grammar = Cli::grammar();
+        let soak = grammar.find_subcommand_mut("soak").expect("there is one").render_long_help().to_string();
+        assert!(soak.contains("Ctrl-C ends the traffic") && soak.contains("Exit code"), "{soak}");
         let help = grammar.find_subcommand_mut("all").expect("there is one").render_help().to_string();
         for name in all::names() {
             assert!(help.contains(name), "{name}: {help}");

@@ -95,7 +95,9 @@ fn an_interrupted_soak_sums_up_what_ran() {
     while !out.contains("client 2 ") {
         assert!(lines.read_line(&mut out).unwrap() > 0, "it ended: {out}");
     }
+    // Twice at once, as `timeout` does.
     kill_process_group(Pid::from_child(&soak), Signal::INT).unwrap();
+    let _ = kill_process_group(Pid::from_child(&soak), Signal::INT);
     lines.read_to_string(&mut out).unwrap();
     let (code, _, err) = said(soak.wait_with_output().unwrap());
     assert!(out.contains("Calls by how they ended:") && out.contains("Processes: "), "{out}{err}");
