@@ -147,8 +147,9 @@ pub struct Config {
     pub rest: Duration,
     /// A replica that owes an acknowledgement, and from which nothing at all was heard for so long, counts as lost until it is heard again:
     /// it gets no calls while there is another, and calls whose copies are all at such replicas get one elsewhere, which the budget is
-    /// not asked for. Servers acknowledge whatever their handlers are busy with, so this is not the time that a call may take. At least six
-    /// round trips, whatever is set.
+    /// not asked for. Servers acknowledge whatever their workers are busy with, so this is not the time that a call may take; handlers that
+    /// run [inline](tautline_rpc::Service::inline) or as futures hold the node up themselves, and must let go of it sooner than that. At least
+    /// six round trips, whatever is set.
     pub silence: Duration,
     /// Makes choices and tie ids repeatable. `None`: from the operating system.
     pub seed: Option<u64>,

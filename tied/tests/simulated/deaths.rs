@@ -112,6 +112,23 @@ fn with_four_of_five_replicas_gone_from_the_start_the_fifth_answers() {
 }
 
 #[test]
+fn a_copy_that_has_not_left_is_taken_back_before_its_call_goes_elsewhere() {
+    let mut world = ordered(2, Policy::None);
+    world.method = ONCE;
+    world.partition(0, 1);
+    let call = world.call(300 * MS, TiedOptions::new());
+    world.run_until(|world| world.story(call) == [(2, Fate::Running)]);
+    // The first replica can be reached after all, while the second one works.
+    world.heal(0, 1);
+    assert_eq!(world.answered(call), 2);
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(world.story(call), [(2, Fate::Finished)]);
+    let metrics = world.replicas().metrics();
+    assert_eq!(metrics.class(Class::Normal).sent_as(Purpose::Failover), 1);
+    world.assert_at_rest();
+}
+
+#[test]
 fn a_budget_is_not_spent_on_copies_beside_a_dead_replica() {
     let config = Config { budget: Budget { per_thousand: 0, burst: 50 }, choice: Choice::Random, ..Config::uniform(tied()) };
     let mut world = World::with(3, 3, link(10 * US), NodeConfig::default(), config);

@@ -5,7 +5,8 @@
 //! packets; replicas that are slow, fail, or never answer.
 //!
 //! Checked at every step: each logical call ends once at most, and what nodes and the set have in use stays within its limit. At the end: each call
-//! has ended, an answer is the right one and was executed, nothing is in use any more, and calls are counted once.
+//! has ended, an answer is the right one and was executed, nothing is in use any more, and calls are counted once. A call of a method that is not
+//! idempotent, under the policy that sends no copies, was executed once at most.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use tautline_testing::forger::Forger;
 use tautline_testing::seeds;
 use tautline_tied::{Config, Delay, Mode, Percentile, Policy, Settings, Stagger, TiedOptions};
 
-use crate::world::{MS, Mood, US, World, answer};
+use crate::world::{MS, Mood, ONCE, US, WORK, World, answer};
 
 fn policy(rng: &mut fastrand::Rng) -> Settings {
     let delay = if rng.bool() { Delay::Fixed(3 * MS) } else { Delay::Percentile(Percentile::new(0.9)) };
@@ -65,9 +66,12 @@ fn run(seed: u64) {
     let servers = rng.usize(1..=4);
     let config = Config { classes: std::array::from_fn(|_| policy(&mut rng)), ..Config::default() };
     let node_config = NodeConfig { max_calls: 1000, queue_limits: [30; Class::COUNT], max_tasks: 500, ..NodeConfig::default() };
+    let policies = config.classes.map(|settings| settings.policy);
     let mut world = World::apart(seed, servers, link, node_config, config);
+    let idempotent = rng.bool();
+    world.method = if idempotent { WORK } else { ONCE };
     let mut forger = Forger::watch(&world.network, seed);
-    let mut calls = Vec::new();
+    let (mut calls, mut once) = (Vec::new(), Vec::new());
     for _ in 0..40 {
         match rng.u32(..26) {
             0 => {
@@ -98,6 +102,9 @@ fn run(seed: u64) {
                 let work = rng.u32(..4000) * US;
                 for _ in 0..rng.u32(1..4) {
                     calls.push(world.call(work, TiedOptions::new().class(class).deadline(deadline)));
+                    if !idempotent && policies[class.index()] == Policy::None {
+                        once.push(calls[calls.len() - 1]);
+                    }
                 }
                 pass(&mut world, rng.u32(..3000) * US);
             }
@@ -115,6 +122,9 @@ fn run(seed: u64) {
         }
         // At most one execution a copy, and copies are bounded.
         assert!(world.executions(*call).len() <= 7, "seed {seed}: {:?}", world.story(*call));
+    }
+    for call in once {
+        assert!(world.executions(call).len() <= 1, "seed {seed}: {:?}", world.story(call));
     }
     (0..=servers).for_each(|a| (0..a).for_each(|b| world.heal(a, b)));
     (1..=servers).for_each(|server| world.mood(server, Mood::Works));
