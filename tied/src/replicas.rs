@@ -385,11 +385,12 @@ impl Shared {
         }
     }
 
-    /// Notes which replicas are silent, once a turn of the node.
+    /// Notes which replicas are silent, if the last look was not just now: sets may be large, and calls many.
     pub(crate) fn listen(&self, now: Time) {
-        if self.listened.replace(now) == now {
+        if now.since(self.listened.get()) < LEAST_SILENCE {
             return;
         }
+        self.listened.set(now);
         let mut standings = self.standings.borrow_mut();
         for replica in 0..self.peers.len() {
             match self.local.presence(self.peers[replica]) {
