@@ -26,6 +26,9 @@ const LINE: usize = 64;
 /// How many bytes of a datagram lie in the same cache line as the sequence word.
 const FIRST: usize = LINE - 8;
 
+/// How many slots before it is written a slot is asked for. Half and double as many help less.
+const AHEAD: u32 = 8;
+
 /// Makes a ring of at least `slots` slots (rounded up to a power of two) for datagrams of up to `slot_bytes` bytes.
 pub fn slot_ring(slots: usize, slot_bytes: usize) -> (SlotProducer, SlotConsumer) {
     let capacity = slots.clamp(1, 1 << 30).next_power_of_two();
@@ -76,6 +79,7 @@ impl SlotProducer {
                 return Err(SlotPushError::Full);
             }
         }
+        self.ask_ahead();
         let index = (self.next & shared.mask) as usize;
         let slot = &shared.slots[index];
         let (inline, rest) = bytes.split_at(bytes.len().min(SLOT_INLINE));
@@ -102,6 +106,19 @@ impl SlotProducer {
         // Release: whoever sees the sequence sees the body.
         slot.sequence.store(self.next, ord!(Release, "slots-publish"));
         Ok(())
+    }
+
+    /// Asks for the lines of a slot that is written some pushes later: the consumer's core has them since it read them a lap ago, and to take them
+    /// back costs as much as the whole push.
+    #[inline(always)]
+    fn ask_ahead(&self) {
+        let ahead = self.next.wrapping_add(AHEAD);
+        // Not those that the consumer may still have to read.
+        if ahead.wrapping_sub(self.taken) <= self.shared.mask {
+            let slot = std::ptr::from_ref(&self.shared.slots[(ahead & self.shared.mask) as usize]).cast::<u8>();
+            prefetch::line_to_write(slot);
+            prefetch::line_to_write(slot.wrapping_add(LINE));
+        }
     }
 
     /// How far the consumer has said it got. It wraps; two equal answers mean no progress.
