@@ -25,7 +25,6 @@ mod table;
 mod timers;
 mod usage;
 
-use std::collections::VecDeque;
 use std::hint::cold_path;
 use std::io;
 use std::sync::Arc;
@@ -41,6 +40,7 @@ use self::table::Table;
 use self::timers::Timers;
 use crate::class::Class;
 use crate::clock::Time;
+use crate::fifo::Fifo;
 use crate::payload::Payload;
 use crate::port::{Address, Datagram, Port, PortCounters};
 use crate::session::{
@@ -122,7 +122,7 @@ impl Endpoint {
                 ack_delay: config.ack_delay.as_nanos() as u64,
                 resumed: now,
                 quiet: config.peer_timeout.as_nanos() as u64 / 3,
-                batches: VecDeque::new(),
+                batches: Fifo::new(),
                 counters: EndpointCounters::default(),
                 budget: Budget::new(config.reassembly_bytes),
                 held: 0,
@@ -337,15 +337,15 @@ impl Endpoint {
     /// The oldest event not yet taken.
     #[inline]
     pub fn next_event(&mut self) -> Option<Event> {
-        if let Batch::Messages(messages) = self.shared.batches.front_mut()? {
+        if let Some(Batch::Messages(messages)) = self.shared.batches.front_mut()? {
             let (session, class) = (messages.session(), messages.class());
             let payload = messages.next();
             if messages.is_empty() {
-                self.shared.batches.pop_front();
+                self.shared.batches.pop();
             }
             return Some(Event::Message { session, class, payload: payload.unwrap_or_default() });
         }
-        match self.shared.batches.pop_front()? {
+        match self.shared.batches.pop()? {
             Batch::Event(event) => Some(event),
             Batch::Messages(_) => None,
         }
@@ -354,7 +354,7 @@ impl Endpoint {
     /// The oldest events not yet taken: one, or all messages of a packet at once, which costs less than to take them one by one.
     #[inline(always)]
     pub fn next_batch(&mut self) -> Option<Batch> {
-        self.shared.batches.pop_front()
+        self.shared.batches.pop()
     }
 
     /// Whether [`Endpoint::next_event`] has something.

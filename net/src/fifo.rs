@@ -21,6 +21,12 @@ impl<T: Default> Fifo<T> {
         Fifo { places: Box::default(), first: 0, len: 0 }
     }
 
+    /// An empty one with this many places, a power of two.
+    pub(crate) fn with_places(count: usize) -> Fifo<T> {
+        debug_assert!(count.is_power_of_two());
+        Fifo::reusing(std::iter::repeat_with(T::default).take(count).collect())
+    }
+
     /// An empty one that uses the places of another.
     #[inline(always)]
     pub(crate) fn reusing(places: Box<[T]>) -> Fifo<T> {

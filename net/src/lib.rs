@@ -13,6 +13,8 @@ pub mod class;
 pub mod clock;
 #[cfg(not(tautline_loom))]
 pub mod endpoint;
+#[cfg(not(tautline_loom))]
+mod fifo;
 pub mod frame;
 #[cfg(not(tautline_loom))]
 pub mod payload;

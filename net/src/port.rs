@@ -3,7 +3,6 @@
 //! Reliability lives above it, so every port has the same semantics: datagrams may be lost, reordered or duplicated, never
 //! cut short. Calls are burst-level: one virtual call moves many packets.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -27,6 +26,31 @@ pub struct Datagram {
     pub frame: Frame,
     /// Its source when received, its destination when sent.
     pub peer: Address,
+}
+
+impl Datagram {
+    /// Puts one at the end of `burst`, word by word, and gives its frame there. `Vec::push` may have to call for more memory, so the compiler puts
+    /// the value together on the stack first and copies it with wide loads, which wait until the narrow writes before them are done.
+    #[inline(always)]
+    pub(crate) fn push<'a>(burst: &'a mut Vec<Datagram>, frame: Frame, peer: &Address) -> &'a mut Frame {
+        let at = burst.len();
+        if at == burst.capacity() {
+            Datagram::make_room(burst);
+        }
+        // SAFETY: there is room for one more behind the last: there was, or room was made. What is written there is whole before it counts.
+        unsafe {
+            let place = burst.as_mut_ptr().add(at);
+            place.write(Datagram { frame, peer: *peer });
+            burst.set_len(at + 1);
+            &mut (*place).frame
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_room(burst: &mut Vec<Datagram>) {
+        burst.reserve(1);
+    }
 }
 
 /// What a port can do; [`Port::capabilities`] gives it once, at start-up.
@@ -88,7 +112,7 @@ pub trait Port {
 
     /// Sends from the front of `burst`; what the device took is removed, in order, and what it had no room for stays there for
     /// the next call. Datagrams that can never be sent (no route, larger than the MTU) are removed and counted as lost.
-    fn transmit(&mut self, burst: &mut VecDeque<Datagram>) -> Result<usize, PortError>;
+    fn transmit(&mut self, burst: &mut Vec<Datagram>) -> Result<usize, PortError>;
 
     /// Prepares for blocking: registers what becomes ready when packets arrive under `token`. A port without a file descriptor keeps
     /// `waker`, and its peers' threads call it.
@@ -139,7 +163,7 @@ impl<P: Port + ?Sized> Port for Box<P> {
         (**self).allocate(purpose, into, count)
     }
 
-    fn transmit(&mut self, burst: &mut VecDeque<Datagram>) -> Result<usize, PortError> {
+    fn transmit(&mut self, burst: &mut Vec<Datagram>) -> Result<usize, PortError> {
         (**self).transmit(burst)
     }
 

@@ -41,6 +41,7 @@ use self::share::Pace;
 use crate::class::Class;
 use crate::clock::Time;
 use crate::endpoint::{CloseReason, EndpointConfig, EndpointCounters, Event, RoundTrip, SessionId};
+use crate::fifo::Fifo;
 use crate::frame::Frame;
 use crate::payload::Payload;
 use crate::port::Address;
@@ -90,7 +91,7 @@ pub(crate) struct Shared {
     pub(crate) quiet: u64,
     /// When this side last came back from not being polled for long: nobody else is to blame for the silence before.
     pub(crate) resumed: Time,
-    pub(crate) batches: VecDeque<Batch>,
+    pub(crate) batches: Fifo<Option<Batch>>,
     pub(crate) counters: EndpointCounters,
     pub(crate) budget: Budget,
     /// Bytes of messages that all sessions hold for sending, and how many any of them may hold without a question asked.
@@ -126,7 +127,7 @@ impl Shared {
     /// The owner is to hear of this.
     #[inline(always)]
     pub(crate) fn tell(&mut self, event: Event) {
-        self.batches.push_back(Batch::Event(event));
+        self.batches.push(Some(Batch::Event(event)));
     }
 
     /// The owner is to hear of the message that is behind a packet's headers.
@@ -137,9 +138,12 @@ impl Shared {
             let payload = Payload::copy_from(&packet[DATA_OVERHEAD..]);
             return self.tell(Event::Message { session, class, payload });
         }
-        let event = Event::Message { session, class, payload: Payload::from_frame(packet) };
         // Where it lies then: moving what was just written would wait until that is done.
-        if let Batch::Event(Event::Message { payload, .. }) = self.batches.push_back_mut(Batch::Event(event)) {
+        let place = self.batches.begin();
+        let event = Event::Message { session, class, payload: Payload::from_frame(packet) };
+        // There is nothing to drop.
+        std::mem::forget(place.replace(Batch::Event(event)));
+        if let Some(Batch::Event(Event::Message { payload, .. })) = place {
             payload.trim_front(DATA_OVERHEAD);
         }
     }

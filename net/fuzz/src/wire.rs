@@ -180,7 +180,7 @@ impl Port for WirePort {
         }
     }
 
-    fn transmit(&mut self, burst: &mut VecDeque<Datagram>) -> Result<usize, PortError> {
+    fn transmit(&mut self, burst: &mut Vec<Datagram>) -> Result<usize, PortError> {
         let state = &mut *self.wire.0.borrow_mut();
         let count = burst.len().min(state.room);
         state.room -= count;

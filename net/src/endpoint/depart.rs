@@ -47,7 +47,7 @@ pub(super) struct Departures {
     pub(super) due: Vec<u32>,
     /// The first of those that wait has waited long enough.
     overdue: bool,
-    burst: VecDeque<Datagram>,
+    burst: Vec<Datagram>,
     /// Messages of one packet in the burst.
     messages: usize,
     transmit_frames: Vec<Frame>,
@@ -68,7 +68,7 @@ impl Departures {
             owing: Lineup::new(),
             due: Vec::with_capacity(BURST),
             overdue: false,
-            burst: VecDeque::with_capacity(2 * BURST),
+            burst: Vec::with_capacity(2 * BURST),
             messages: 0,
             transmit_frames: Vec::with_capacity(BORROW),
             control_frames: Vec::with_capacity(BORROW),
@@ -196,13 +196,13 @@ impl Departures {
 
     /// Queues a packet that is built there: moving it when it was just written would wait until the writes are done.
     #[inline]
-    pub(super) fn begin(&mut self, frame: Frame, peer: Address) -> &mut Frame {
-        &mut self.burst.push_back_mut(Datagram { frame, peer }).frame
+    pub(super) fn begin(&mut self, frame: Frame, peer: &Address) -> &mut Frame {
+        Datagram::push(&mut self.burst, frame, peer)
     }
 
     /// The same, of so many messages.
     #[inline]
-    pub(super) fn begin_messages(&mut self, frame: Frame, peer: Address, count: usize) -> &mut Frame {
+    pub(super) fn begin_messages(&mut self, frame: Frame, peer: &Address, count: usize) -> &mut Frame {
         self.messages += count;
         self.begin(frame, peer)
     }
@@ -211,7 +211,7 @@ impl Departures {
     #[inline]
     pub(super) fn finish(&mut self) {
         if !self.integrity
-            && let Some(datagram) = self.burst.back_mut()
+            && let Some(datagram) = self.burst.last_mut()
         {
             Header::seal(datagram.frame.data_mut());
         }
@@ -219,13 +219,13 @@ impl Departures {
 
     /// Nothing was written into the packet that was begun.
     fn cancel(&mut self) {
-        self.transmit_frames.extend(self.burst.pop_back().map(|datagram| datagram.frame));
+        self.transmit_frames.extend(self.burst.pop().map(|datagram| datagram.frame));
     }
 
     /// Takes back the frame of the control packet that was begun last.
     #[cold]
     pub(super) fn take_back_control(&mut self) {
-        self.control_frames.extend(self.burst.pop_back().map(|datagram| datagram.frame));
+        self.control_frames.extend(self.burst.pop().map(|datagram| datagram.frame));
     }
 
     /// Whether no packet waits for [`Departures::transmit`].
@@ -243,7 +243,7 @@ impl Departures {
     /// Queues a finished packet.
     #[inline(always)]
     pub(super) fn push(&mut self, frame: Frame, peer: Address) {
-        self.begin(frame, peer);
+        self.begin(frame, &peer);
         self.finish();
     }
 
@@ -392,7 +392,7 @@ impl Endpoint {
                 break;
             };
             loop {
-                if !sending.emit(self.departures.begin(frame, peer)) {
+                if !sending.emit(self.departures.begin(frame, &peer)) {
                     self.departures.cancel();
                     break;
                 }

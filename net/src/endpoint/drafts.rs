@@ -50,7 +50,7 @@ impl Drafts<'_> {
         let Some(entry) = sessions.get_mut(session).filter(|_| fits) else { return false };
         let Some(frame) = departures.control_frame_for_now(port.as_mut()) else { return false };
         let (peer, owed) = (entry.peer, entry.acknowledgement_due());
-        let Some(sent) = entry.emit_control(message, departures.begin(frame, peer), self.now) else {
+        let Some(sent) = entry.emit_control(message, departures.begin(frame, &peer), self.now) else {
             departures.take_back_control();
             return false;
         };

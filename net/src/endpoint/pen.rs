@@ -112,7 +112,7 @@ impl Pen {
     pub(super) fn put_down(&mut self, sessions: &mut Table, departures: &mut Departures, now: Time, shared: &mut Shared) {
         let Some(frame) = self.frame.take() else { return };
         let Some(session) = sessions.get_mut(self.session) else { return };
-        let frame = departures.begin_messages(frame, session.peer, 1 + self.count);
+        let frame = departures.begin_messages(frame, &session.peer, 1 + self.count);
         frame.set_range(0, self.at);
         if self.count > 0 {
             session.joined(self.part, &self.tokens[..self.count], frame.data_mut(), self.start, now, shared);

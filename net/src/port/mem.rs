@@ -11,7 +11,6 @@
 //! | `peers` | 1024 | rings to this port at most; packets of further peers are lost |
 //! | `frames` | 1024 | frames of the receive pool and of the transmit pool each |
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -101,7 +100,7 @@ impl Port for MemPort {
         self.pools.allocate(purpose, into, count)
     }
 
-    fn transmit(&mut self, burst: &mut VecDeque<Datagram>) -> Result<usize, PortError> {
+    fn transmit(&mut self, burst: &mut Vec<Datagram>) -> Result<usize, PortError> {
         let mut sent = 0;
         // Where full rings refuse datagrams, those stay, in their order; they do not hold up datagrams to other peers.
         self.refused.clear();
@@ -175,10 +174,12 @@ impl MemPort {
             while count < max {
                 let (pool, counters, from) = (&mut self.pools.receive, &mut self.counters, &inbound.from);
                 let copied = inbound.ring.pop(|inline, rest| {
-                    let Some(mut frame) = pool.take() else {
+                    let Some(frame) = pool.take() else {
                         counters.dropped_no_frame += 1;
-                        return None;
+                        return;
                     };
+                    // Filled where it stays: a move of what was just written waits for the writes.
+                    let frame = Datagram::push(into, frame, from);
                     if rest.is_empty() {
                         // What somebody waits for must not wait for the copy.
                         watch(from, inline);
@@ -188,16 +189,14 @@ impl MemPort {
                     start.copy_from_slice(inline);
                     end.copy_from_slice(rest);
                     if !rest.is_empty() {
-                        watch(from, &frame);
+                        watch(from, frame);
                     }
-                    Some(frame)
-                });
-                let Some(copied) = copied else { break };
-                popped = true;
-                if let Some(frame) = copied {
-                    into.push(Datagram { frame, peer: inbound.from });
                     count += 1;
+                });
+                if copied.is_none() {
+                    break;
                 }
+                popped = true;
             }
             if popped {
                 inbound.ring.release();
@@ -250,7 +249,7 @@ mod tests {
     }
 
     fn send(port: &mut MemPort, to: Address, bytes: &[u8]) -> usize {
-        let mut burst = VecDeque::from([datagram(port, to, bytes)]);
+        let mut burst = Vec::from([datagram(port, to, bytes)]);
         port.transmit(&mut burst).unwrap()
     }
 
@@ -315,7 +314,7 @@ mod tests {
         let mut a = open("mem://full-a");
         let mut slow = open("mem://full-slow?slots=2");
         let mut quick = open("mem://full-quick");
-        let mut burst: VecDeque<Datagram> = (0u8..8)
+        let mut burst: Vec<Datagram> = (0u8..8)
             .map(|n| {
                 let to = if n % 2 == 0 { "full-slow" } else { "full-quick" };
                 datagram(&mut a, address(to), &[n])
@@ -334,7 +333,7 @@ mod tests {
     fn a_peer_that_never_reads_loses_packets_in_the_end_and_gets_them_again_when_it_reads() {
         let mut a = open("mem://stuck-a");
         let mut b = open("mem://stuck-b?slots=2");
-        let mut burst: VecDeque<Datagram> = (0u8..3).map(|n| datagram(&mut a, address("stuck-b"), &[n])).collect();
+        let mut burst: Vec<Datagram> = (0u8..3).map(|n| datagram(&mut a, address("stuck-b"), &[n])).collect();
         let mut tries = 0;
         while !burst.is_empty() {
             a.transmit(&mut burst).unwrap();
@@ -354,7 +353,7 @@ mod tests {
         let mut b = open("mem://fair-b");
         let mut busy = open("mem://fair-busy");
         let mut quiet = open("mem://fair-quiet");
-        let mut burst: VecDeque<Datagram> = (0..100).map(|_| datagram(&mut busy, address("fair-b"), b"busy")).collect();
+        let mut burst: Vec<Datagram> = (0..100).map(|_| datagram(&mut busy, address("fair-b"), b"busy")).collect();
         busy.transmit(&mut burst).unwrap();
         send(&mut quiet, address("fair-b"), b"quiet");
         let mut first = Vec::new();

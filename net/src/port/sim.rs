@@ -11,7 +11,6 @@
 //!
 //! The network damages packets where it is told to, so `capabilities().integrity` is `false`: the checksum above is in use.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -120,9 +119,9 @@ impl Port for SimPort {
         self.pools.allocate(purpose, into, count)
     }
 
-    fn transmit(&mut self, burst: &mut VecDeque<Datagram>) -> Result<usize, PortError> {
-        let mut sent = 0;
-        while let Some(datagram) = burst.front() {
+    fn transmit(&mut self, burst: &mut Vec<Datagram>) -> Result<usize, PortError> {
+        let (mut sent, mut taken) = (0, 0);
+        for datagram in burst.iter() {
             match datagram.peer {
                 Address::Local(to) if datagram.frame.len() <= self.mtu => {
                     if !self.network.send(self.name, to, datagram.frame.data()) {
@@ -134,8 +133,9 @@ impl Port for SimPort {
                 }
                 _ => self.counters.send_failed += 1,
             }
-            burst.pop_front();
+            taken += 1;
         }
+        burst.drain(..taken);
         Ok(sent)
     }
 
@@ -180,7 +180,7 @@ mod tests {
         frame.set_range(0, bytes.len());
         frame.data_mut().copy_from_slice(bytes);
         let peer = Address::Local(LocalName::new(to).unwrap());
-        port.transmit(&mut VecDeque::from([Datagram { frame, peer }])).unwrap();
+        port.transmit(&mut Vec::from([Datagram { frame, peer }])).unwrap();
     }
 
     fn received(port: &mut SimPort) -> Vec<(String, Vec<u8>)> {

@@ -14,7 +14,6 @@
 //!
 //! An address with port number 0 takes a free one. `[::]` serves both families.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -113,7 +112,7 @@ impl Port for UdpPort {
     }
 
     #[inline]
-    fn transmit(&mut self, burst: &mut VecDeque<Datagram>) -> Result<usize, PortError> {
+    fn transmit(&mut self, burst: &mut Vec<Datagram>) -> Result<usize, PortError> {
         self.sender.transmit(&mut self.sockets, &mut self.counters, burst)
     }
 
@@ -146,7 +145,7 @@ mod tests {
         UdpPort::open(&url.parse().unwrap()).unwrap()
     }
 
-    fn datagrams(port: &mut UdpPort, to: Address, packets: &[Vec<u8>]) -> VecDeque<Datagram> {
+    fn datagrams(port: &mut UdpPort, to: Address, packets: &[Vec<u8>]) -> Vec<Datagram> {
         let mut frames = Vec::new();
         assert_eq!(port.allocate(Purpose::Transmit, &mut frames, packets.len()), packets.len());
         let fill = |(mut frame, bytes): (Frame, &Vec<u8>)| {
@@ -348,14 +347,14 @@ mod tests {
         let mut a = open("udp://127.0.0.1:0");
         let mut b = open("udp://127.0.0.1:0");
         let one = packets(&[8]);
-        let mut burst = VecDeque::new();
+        let mut burst = Vec::new();
         for to in ["[::1]:7000", "127.0.0.1:0", &b.local_address().to_string(), "mem"] {
             let to = to.parse().map_or_else(|_| Address::Local(crate::port::LocalName::new(to).unwrap()), Address::Inet);
             burst.extend(datagrams(&mut a, to, &one));
         }
         let mut long = Frame::detached(2000);
         long.set_range(0, 1345);
-        burst.push_back(Datagram { frame: long, peer: b.local_address() });
+        burst.push(Datagram { frame: long, peer: b.local_address() });
         assert_eq!(a.transmit(&mut burst).unwrap(), 1);
         assert!(burst.is_empty());
         assert_eq!(a.counters().send_failed, 4);
@@ -375,7 +374,7 @@ mod tests {
             b.receive(&mut burst, 8).unwrap();
         }
         assert_eq!(burst[0].peer, a.local_address());
-        b.transmit(&mut burst.into()).unwrap();
+        b.transmit(&mut burst).unwrap();
         assert_eq!(received(&mut a, 1, 8).len(), 1);
     }
 

@@ -60,7 +60,7 @@ impl Outgoing {
             longest: (DATA_OVERHEAD + fragment) as u32,
             longest_bundle: 0,
             control: ControlSlots::default(),
-            data: Slots::new(CONTROL_SLOTS, usable(peer_slots)),
+            data: Slots::new(CONTROL_SLOTS as u8, usable(peer_slots)),
             lists: OnDemand::default(),
             shortest_last: 0,
             ready: 0,
@@ -329,9 +329,9 @@ impl Outgoing {
         self.look_ready(class);
     }
 
-    /// A fragment was acknowledged. When its message is complete the slot is free again.
+    /// A fragment was acknowledged. When its message is complete the slot is free again, for [`Outgoing::place_waiting`].
     #[inline]
-    pub(crate) fn acknowledged(&mut self, part: Part, unscheduled: Unscheduled) {
+    pub(crate) fn acknowledged(&mut self, part: Part) {
         let Part { slot, sequence, fragment } = part;
         let slots = if slot < CONTROL_SLOTS { &mut self.control } else { &mut self.data };
         let Some(place) = slots.find(Ticket { slot, sequence }) else { return };
@@ -340,9 +340,6 @@ impl Outgoing {
             self.bytes -= if slot < CONTROL_SLOTS { 0 } else { place.total as usize };
             self.bundled -= u32::from(place.count - 1);
             slots.release(slot);
-            if self.waiting_count > 0 {
-                self.place_waiting(unscheduled);
-            }
         }
     }
 
@@ -437,14 +434,21 @@ impl Outgoing {
         self.place_waiting(unscheduled);
     }
 
-    /// A slot may be free: for the most urgent message that waits for one.
+    /// Whether a message waits for a slot.
+    #[inline(always)]
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.waiting_count > 0
+    }
+
+    /// Slots may be free: for the most urgent messages that wait for one.
     #[cold]
-    fn place_waiting(&mut self, unscheduled: Unscheduled) {
+    pub(crate) fn place_waiting(&mut self, unscheduled: Unscheduled) {
         for class in Class::ALL {
-            if let Some(waiting) = self.lists.waiting[class.index()].pop_front() {
+            while let Some(waiting) = self.lists.waiting[class.index()].pop_front() {
                 self.waiting_count -= 1;
-                self.place(class, waiting, unscheduled);
-                return;
+                if !self.place(class, waiting, unscheduled) {
+                    return;
+                }
             }
         }
     }

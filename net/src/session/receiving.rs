@@ -8,7 +8,7 @@ use thin_vec::ThinVec;
 use super::bundle::{Batch, Messages};
 use super::congestion::Congestion;
 use super::incoming::{self, Arrival, Budget, Whole};
-use super::outgoing::{Outgoing, Ticket, Unscheduled};
+use super::outgoing::{Outgoing, Ticket};
 use super::recovery::{Below, Content, Progress, Verdict};
 use super::{Acknowledge, Handled, ITEMS_A_PACKET, Session, Shared, State};
 use crate::class::Class;
@@ -148,7 +148,7 @@ impl Session {
         let (messages, count) = Messages::new(self.id, class, frame, first, shared.copy_out)?;
         shared.counters.messages_received += u64::from(count);
         shared.saw_small(count, now);
-        shared.batches.push_back(Batch::Messages(messages));
+        shared.batches.push(Some(Batch::Messages(messages)));
         Ok(())
     }
 
@@ -237,13 +237,11 @@ impl Session {
         delay: u64,
         shared: &mut Shared,
     ) -> Result<(), WireError> {
-        let (outgoing, items, unscheduled) = (&mut self.outgoing, &mut self.items, self.limits.unscheduled);
+        let (outgoing, items) = (&mut self.outgoing, &mut self.items);
         let mut closed = false;
         let progress = self
             .recovery
-            .acknowledge(now, largest, below, delay, |verdict, content| {
-                closed |= settle(outgoing, items, unscheduled, verdict, content)
-            })
+            .acknowledge(now, largest, below, delay, |verdict, content| closed |= settle(outgoing, items, verdict, content))
             .ok_or(WireError::Field("acknowledgement"))?;
         self.react(now, progress, shared);
         if closed && self.state == State::Closing {
@@ -254,6 +252,9 @@ impl Session {
 
     #[inline(always)]
     pub(super) fn react(&mut self, now: Time, progress: Progress, shared: &mut Shared) {
+        if self.outgoing.has_waiting() {
+            self.outgoing.place_waiting(self.limits.unscheduled);
+        }
         if progress.bytes > 0 {
             self.window.acknowledged(progress.bytes);
             if shared.is_mixed(now) {
@@ -372,15 +373,9 @@ fn body(mut frame: Frame, copy_out: bool) -> Payload {
 
 /// What a packet's end means for what it carried. `true`: it carried the close, and that arrived.
 #[inline(always)]
-pub(super) fn settle(
-    outgoing: &mut Outgoing,
-    items: &mut ThinVec<Item>,
-    unscheduled: Unscheduled,
-    verdict: Verdict,
-    content: Content<'_>,
-) -> bool {
+pub(super) fn settle(outgoing: &mut Outgoing, items: &mut ThinVec<Item>, verdict: Verdict, content: Content<'_>) -> bool {
     match (verdict, content) {
-        (Verdict::Acknowledged, Content::Data(part)) => outgoing.acknowledged(part, unscheduled),
+        (Verdict::Acknowledged, Content::Data(part)) => outgoing.acknowledged(part),
         (Verdict::Lost, Content::Data(part)) => outgoing.lost(part),
         (Verdict::Acknowledged, Content::Items(sent)) => return sent.iter().any(|item| item.kind() == Some(ItemKind::Close)),
         (Verdict::Lost, Content::Items(sent)) => {

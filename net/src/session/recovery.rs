@@ -1,13 +1,12 @@
 //! Packets in flight: what they carried, which of them were lost, and when to probe. Loss is found by packet threshold and by time
 //! (RFC 9002, section 6); what a lost packet carried is sent again under a new number.
 
-use std::collections::VecDeque;
-
 use smallvec::SmallVec;
 use thin_vec::ThinVec;
 
 use super::rtt::Rtt;
 use crate::clock::Time;
+use crate::fifo::Fifo;
 use crate::wire::{Item, expand_number};
 
 /// A packet is lost when one sent this much later is acknowledged (RFC 9002's `kPacketThreshold`).
@@ -33,7 +32,7 @@ pub(crate) struct Part {
 }
 
 /// A packet in flight, in half a cache line: there is one for every packet, and acknowledgements walk over them.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Sent {
     number: u64,
     time: Time,
@@ -46,8 +45,9 @@ struct Sent {
     fragment: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Status {
+    #[default]
     Unknown,
     /// A probe already carried its content again.
     Repeated,
@@ -66,8 +66,8 @@ impl Sent {
 }
 
 /// Memory for packets in flight.
-#[derive(Debug)]
-pub(crate) struct Flight(VecDeque<Sent>);
+#[derive(Debug, Default)]
+pub(crate) struct Flight(Box<[Sent]>);
 
 /// The items of one packet.
 pub(crate) type Items = SmallVec<[Item; 1]>;
@@ -82,7 +82,7 @@ pub(crate) enum Verdict {
 #[derive(Debug)]
 pub(crate) struct Recovery {
     pub(crate) rtt: Rtt,
-    sent: VecDeque<Sent>,
+    sent: Fifo<Sent>,
     /// The items of packets in flight, by packet number.
     items: ThinVec<(u64, Items)>,
     next_number: u64,
@@ -113,7 +113,7 @@ impl Recovery {
     pub(crate) fn new() -> Recovery {
         Recovery {
             rtt: Rtt::default(),
-            sent: VecDeque::new(),
+            sent: Fifo::new(),
             items: ThinVec::new(),
             next_number: 1,
             largest_acked: 0,
@@ -143,14 +143,14 @@ impl Recovery {
     /// Takes memory for packets in flight, if there are none.
     pub(crate) fn take_flight(&mut self, flight: Flight) {
         if self.sent.is_empty() {
-            self.sent = flight.0;
+            self.sent = Fifo::reusing(flight.0);
         }
     }
 
     /// Gives the memory for packets in flight away, of which there are none.
     pub(crate) fn give_flight(&mut self) -> Flight {
         debug_assert!(self.sent.is_empty());
-        Flight(std::mem::take(&mut self.sent))
+        Flight(self.sent.take_places())
     }
 
     /// Whether the low half of a packet number is one that was used lately.
@@ -178,7 +178,7 @@ impl Recovery {
         self.last_sent = now;
         let Part { slot, sequence, fragment } = part;
         let (bytes, status) = (bytes as u32, Status::Unknown);
-        self.sent.push_back(Sent { number, time: now, bytes, slot, is_items: false, status, sequence, fragment });
+        *self.sent.begin() = Sent { number, time: now, bytes, slot, is_items: false, status, sequence, fragment };
     }
 
     /// The packet sent last got so many bytes longer.
@@ -257,7 +257,7 @@ impl Recovery {
                 );
             }
             self.backoff = 0;
-            self.sent.pop_front();
+            self.sent.remove_front();
         }
         match self.sent.front() {
             Some(sent) if sent.number <= self.largest_acked => self.settle(now, full, below, ack_delay, &mut progress, settle),
@@ -282,7 +282,7 @@ impl Recovery {
     ) {
         let loss_delay = self.rtt.loss_delay();
         self.loss_due = Time::NEVER;
-        for sent in &mut self.sent {
+        for sent in self.sent.iter_mut() {
             if sent.number > self.largest_acked {
                 break;
             }
@@ -315,7 +315,7 @@ impl Recovery {
     /// Forgets the oldest packets, as far as they are settled.
     fn drop_settled(&mut self) {
         while self.sent.front().is_some_and(|sent| sent.status == Status::Settled) {
-            self.sent.pop_front();
+            self.sent.remove_front();
         }
         let first = self.sent.front().map_or(u64::MAX, |sent| sent.number);
         let over = self.items.iter().take_while(|(number, _)| *number < first).count();

@@ -4,6 +4,7 @@
 use super::Session;
 use super::outgoing::SpareSlots;
 use super::recovery::Flight;
+use crate::fifo::Fifo;
 
 /// So many sessions' worth is kept at most; who gives more back frees it.
 const MOST: usize = 4096;
@@ -16,12 +17,12 @@ const FEW: usize = 64;
 pub(crate) struct Spare {
     /// Whether sessions give anything back: where they are few, each keeps its own.
     pub(crate) many: bool,
-    lent: Vec<(SpareSlots, Flight)>,
+    lent: Fifo<Option<(SpareSlots, Flight)>>,
 }
 
 impl Spare {
     pub(crate) fn new() -> Spare {
-        Spare { many: false, lent: Vec::with_capacity(FEW) }
+        Spare { many: false, lent: Fifo::with_places(FEW) }
     }
 }
 
@@ -35,7 +36,7 @@ impl Session {
     }
 
     fn borrow_now(&mut self, spare: &mut Spare) {
-        if let Some((slots, flight)) = spare.lent.pop() {
+        if let Some((slots, flight)) = spare.lent.pop_back() {
             self.outgoing.take_slots(slots);
             self.recovery.take_flight(flight);
         }
@@ -53,7 +54,7 @@ impl Session {
         if let Some(slots) = self.outgoing.give_slots() {
             let flight = self.recovery.give_flight();
             if spare.lent.len() < MOST {
-                spare.lent.push((slots, flight));
+                spare.lent.push(Some((slots, flight)));
             }
         }
     }

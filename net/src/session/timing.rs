@@ -90,9 +90,9 @@ impl Session {
         if self.recovery.oldest().is_some_and(|oldest| oldest.max(shared.resumed) < before(ACK_FACTOR)) {
             return self.finish(CloseReason::PeerDead, shared);
         }
-        let (outgoing, items, unscheduled) = (&mut self.outgoing, &mut self.items, self.limits.unscheduled);
+        let (outgoing, items) = (&mut self.outgoing, &mut self.items);
         let (progress, probe) = self.recovery.on_timeout(now, self.limits.ack_delay, |verdict, content| {
-            settle(outgoing, items, unscheduled, verdict, content);
+            settle(outgoing, items, verdict, content);
         });
         self.react(now, progress, shared);
         if probe {

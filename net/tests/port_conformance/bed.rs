@@ -1,7 +1,6 @@
 //! What a case works with: ports of one kind, and helpers that wait, and move virtual time, as that kind needs it.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -71,12 +70,12 @@ impl Bed {
 
     /// Sends these packets, and waits while the device is full.
     pub(crate) fn send(&self, port: &mut dyn Port, to: Address, packets: &[Vec<u8>]) {
-        let mut burst: VecDeque<Datagram> = packets.iter().map(|packet| datagram(port, to, packet)).collect();
+        let mut burst: Vec<Datagram> = packets.iter().map(|packet| datagram(port, to, packet)).collect();
         self.transmit(port, &mut burst);
     }
 
     /// Transmits until everything has gone.
-    pub(crate) fn transmit(&self, port: &mut dyn Port, burst: &mut VecDeque<Datagram>) {
+    pub(crate) fn transmit(&self, port: &mut dyn Port, burst: &mut Vec<Datagram>) {
         let deadline = Instant::now() + PATIENCE;
         while !burst.is_empty() {
             assert!(Instant::now() < deadline, "the device takes nothing: {:?}", port.counters());
@@ -86,7 +85,7 @@ impl Bed {
 
     /// Lets time pass, and whatever a port does when nothing is asked of it.
     pub(crate) fn step(&self, port: &mut dyn Port) {
-        port.transmit(&mut VecDeque::new()).unwrap();
+        port.transmit(&mut Vec::new()).unwrap();
         match &self.network {
             Some(network) => {
                 if let Some(next) = network.next_arrival() {

@@ -1,6 +1,5 @@
 //! What every port does.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -48,7 +47,7 @@ fn every_size(bed: Bed) -> Outcome {
         assert_eq!((there[0].peer, &there[0].frame[..]), (a.local_address(), &sent[..]), "{len} bytes there");
         // The received frame itself goes back.
         there[0].peer = a.local_address();
-        bed.transmit(b, &mut there.into());
+        bed.transmit(b, &mut there);
         let back = bed.receive(b, a, 1);
         assert_eq!((back[0].peer, &back[0].frame[..]), (b.local_address(), &sent[..]), "{len} bytes back");
     }
@@ -79,12 +78,12 @@ fn several_peers(bed: Bed) -> Outcome {
     let mut a = bed.open("");
     let mut peers: Vec<_> = (0..5).map(|_| bed.open("")).collect();
     let mut sent = vec![Vec::new(); peers.len()];
-    let mut burst = VecDeque::new();
+    let mut burst = Vec::new();
     for number in 0..150 {
         // Now alternating, now in runs.
         let peer = if number < 75 { number % peers.len() } else { number / 7 % peers.len() };
         let bytes = packet(number, 100 + number % 3);
-        burst.push_back(datagram(&mut *a, peers[peer].local_address(), &bytes));
+        burst.push(datagram(&mut *a, peers[peer].local_address(), &bytes));
         sent[peer].push(bytes);
     }
     bed.transmit(&mut *a, &mut burst);
@@ -136,7 +135,7 @@ fn oversize(bed: Bed) -> Outcome {
     let (mut a, mut b) = (bed.open(""), bed.open(""));
     let mtu = a.capabilities().mtu;
     let to = b.local_address();
-    let mut burst: VecDeque<Datagram> = (0..3).map(|number| datagram(&mut *a, to, &packet(number, 10))).collect();
+    let mut burst: Vec<Datagram> = (0..3).map(|number| datagram(&mut *a, to, &packet(number, 10))).collect();
     let mut long = Frame::detached(mtu + 100);
     long.set_range(0, mtu + 1);
     burst.insert(1, Datagram { frame: long, peer: to });
@@ -187,7 +186,7 @@ fn control_frames(bed: Bed) -> Outcome {
     assert_eq!(a.allocate(Purpose::Control, &mut control, 4), 4);
     for (number, frame) in control.into_iter().enumerate() {
         assert!(frame.capacity() >= a.capabilities().mtu && frame.is_empty());
-        bed.transmit(&mut *a, &mut VecDeque::from([fill(frame, b.local_address(), &packet(number, 64))]));
+        bed.transmit(&mut *a, &mut Vec::from([fill(frame, b.local_address(), &packet(number, 64))]));
     }
     assert_eq!(bed.receive(&mut *a, &mut *b, 4).len(), 4);
     data.clear();

@@ -1,7 +1,6 @@
 //! What a hostile or broken peer can not do, spoken by hand on the wire.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -106,7 +105,7 @@ impl Rogue {
         let mut frame = frames.pop().unwrap();
         frame.set_range(0, packet.len());
         frame.data_mut().copy_from_slice(&packet);
-        self.port.transmit(&mut VecDeque::from([Datagram { frame, peer: self.to }])).unwrap();
+        self.port.transmit(&mut Vec::from([Datagram { frame, peer: self.to }])).unwrap();
     }
 
     pub(crate) fn receive(&mut self) -> Vec<Vec<u8>> {

@@ -66,7 +66,7 @@ impl Port for ByHand {
         count
     }
 
-    fn transmit(&mut self, burst: &mut VecDeque<Datagram>) -> Result<usize, PortError> {
+    fn transmit(&mut self, burst: &mut Vec<Datagram>) -> Result<usize, PortError> {
         let count = burst.len();
         self.sent.borrow_mut().extend(burst.drain(..).map(|datagram| datagram.frame.to_vec()));
         Ok(count)

@@ -181,7 +181,7 @@ impl Port for NoPort {
         0
     }
 
-    fn transmit(&mut self, burst: &mut VecDeque<Datagram>) -> Result<usize, PortError> {
+    fn transmit(&mut self, burst: &mut Vec<Datagram>) -> Result<usize, PortError> {
         burst.clear();
         Ok(0)
     }

@@ -450,11 +450,7 @@ impl Receiver {
 /// Hands out a frame with `len` bytes in it.
 #[inline]
 fn hand(frame: Frame, len: usize, peer: Address, into: &mut Vec<Datagram>) {
-    into.push(Datagram { frame, peer });
-    // Where it lies now: moving what was just written would wait until that is done.
-    if let Some(datagram) = into.last_mut() {
-        datagram.frame.set_range(0, len);
-    }
+    Datagram::push(into, frame, &peer).set_range(0, len);
 }
 
 /// Whether to call again after this error. An error of an earlier send, told by ICMP, is counted and passed over.

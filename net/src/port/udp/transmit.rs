@@ -4,8 +4,6 @@
 //! Whether segmentation works is found out by using it: a device may advertise it and then fail. When it fails, nothing has been
 //! sent, so the same datagrams go one by one, and larger segments are not tried again.
 
-use std::collections::VecDeque;
-
 use super::hot::Sockets;
 use super::pieces::Pieces;
 use super::sockaddr::SocketAddress;
@@ -81,12 +79,12 @@ impl Sender {
         &mut self,
         sockets: &mut Sockets,
         counters: &mut PortCounters,
-        burst: &mut VecDeque<Datagram>,
+        burst: &mut Vec<Datagram>,
     ) -> Result<usize, PortError> {
         let mut failed = None;
         // A lone datagram to the hot peer: a call that somebody waits for.
         if burst.len() == 1
-            && let Some(lone) = burst.front()
+            && let Some(lone) = burst.first()
             && lone.frame.len() <= self.mtu
             && let Some(socket) = sockets.hot_to(lone.peer)
         {
@@ -95,7 +93,7 @@ impl Sender {
                     sockets.sent_hot();
                     counters.transmitted += 1;
                     // It goes back from where it lies: the one datagram is moved nowhere.
-                    if let Some(Datagram { frame, .. }) = burst.pop_back() {
+                    if let Some(Datagram { frame, .. }) = burst.pop() {
                         drop(frame);
                     }
                     return Ok(1);
@@ -112,12 +110,12 @@ impl Sender {
         &mut self,
         sockets: &mut Sockets,
         counters: &mut PortCounters,
-        burst: &mut VecDeque<Datagram>,
+        burst: &mut Vec<Datagram>,
         mut failed: Option<libc::c_int>,
     ) -> Result<usize, PortError> {
         let mut sent = 0;
         let mut retries = 0;
-        while let Some(first) = burst.front() {
+        while let Some(first) = burst.first() {
             let hot = sockets.hot_peer();
             let by_hot = hot == Some(first.peer);
             let to = if by_hot { Some(SocketAddress::CONNECTED) } else { SocketAddress::encode(first.peer, self.v6) };
@@ -125,7 +123,7 @@ impl Sender {
                 Some(to) if first.frame.len() <= self.mtu => to,
                 _ => {
                     counters.send_failed += 1;
-                    burst.pop_front();
+                    burst.remove(0);
                     continue;
                 }
             };
@@ -166,12 +164,12 @@ impl Sender {
         &mut self,
         socket: &Socket,
         first: SocketAddress,
-        burst: &VecDeque<Datagram>,
+        burst: &[Datagram],
         hot: Option<Address>,
     ) -> (Result<usize, libc::c_int>, usize) {
         self.group(first, burst, hot);
         let tried = self.groups.first().map_or(0, |group| group.count);
-        if let ([group], Some(datagram)) = (&self.groups[..], burst.front())
+        if let ([group], Some(datagram)) = (&self.groups[..], burst.first())
             && group.count == 1
         {
             return (socket.send_to(&datagram.frame, &group.to).map(|()| 1), 1);
@@ -190,7 +188,7 @@ impl Sender {
     }
 
     /// Parts the burst's front into groups.
-    fn group(&mut self, first: SocketAddress, burst: &VecDeque<Datagram>, hot: Option<Address>) {
+    fn group(&mut self, first: SocketAddress, burst: &[Datagram], hot: Option<Address>) {
         self.groups.clear();
         self.pieces.clear();
         let by_hot = first.len == 0;
@@ -240,7 +238,7 @@ impl Sender {
         errno: libc::c_int,
         tried: usize,
         by_hot: bool,
-        burst: &mut VecDeque<Datagram>,
+        burst: &mut Vec<Datagram>,
         counters: &mut PortCounters,
         retries: &mut usize,
     ) -> Result<After, PortError> {
@@ -263,7 +261,7 @@ impl Sender {
             // Of a hot socket it may be the connection's: the main one will tell.
             libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP if tried > 1 && !by_hot => {
                 counters.segmentation_fallbacks += 1;
-                let segment = burst.front().map_or(0, |first| first.frame.len());
+                let segment = burst.first().map_or(0, |first| first.frame.len());
                 self.limit_segments(errno, segment);
                 return Ok(After::Again);
             }

@@ -55,7 +55,7 @@ pub struct Fault<P> {
     /// What was received, and has met its fate.
     ready: VecDeque<Datagram>,
     /// What has met its fate, and the device had no room for.
-    sending: VecDeque<Datagram>,
+    sending: Vec<Datagram>,
     scratch: Vec<Datagram>,
     counters: FaultCounters,
 }
@@ -87,7 +87,7 @@ impl<P: Port> Fault<P> {
             received: Held::default(),
             outgoing: Held::default(),
             ready: VecDeque::new(),
-            sending: VecDeque::new(),
+            sending: Vec::new(),
             scratch: Vec::new(),
             counters: FaultCounters::default(),
         }
@@ -174,7 +174,7 @@ impl<P: Port> Port for Fault<P> {
     fn receive(&mut self, into: &mut Vec<Datagram>, max: usize) -> Result<usize, PortError> {
         // What is held back for sending moves with every turn of its owner's loop.
         if !self.outgoing.waiting.is_empty() || !self.sending.is_empty() {
-            self.transmit(&mut VecDeque::new())?;
+            self.transmit(&mut Vec::new())?;
         }
         if self.ready.is_empty() {
             let mut scratch = std::mem::take(&mut self.scratch);
@@ -206,7 +206,7 @@ impl<P: Port> Port for Fault<P> {
         self.inner.allocate(purpose, into, count)
     }
 
-    fn transmit(&mut self, burst: &mut VecDeque<Datagram>) -> Result<usize, PortError> {
+    fn transmit(&mut self, burst: &mut Vec<Datagram>) -> Result<usize, PortError> {
         // Each datagram meets its fate once, so what the device refused earlier goes before anything new is taken.
         if !self.drain()? {
             return Ok(0);
@@ -214,10 +214,10 @@ impl<P: Port> Port for Fault<P> {
         let mut sending = std::mem::take(&mut self.sending);
         let taken = burst.len();
         if taken == 0 && !self.outgoing.waiting.is_empty() {
-            self.outgoing.nothing_passed(&mut |datagram| sending.push_back(datagram));
+            self.outgoing.nothing_passed(&mut |datagram| sending.push(datagram));
         }
         for datagram in burst.drain(..) {
-            self.decide(datagram, |fault| &mut fault.outgoing, &mut |datagram| sending.push_back(datagram));
+            self.decide(datagram, |fault| &mut fault.outgoing, &mut |datagram| sending.push(datagram));
         }
         self.sending = sending;
         self.drain()?;
@@ -262,11 +262,11 @@ mod tests {
             let mut frame = frames.pop().unwrap();
             frame.set_range(0, 16);
             frame.data_mut().copy_from_slice(&[n.to_le_bytes(); 4].concat());
-            a.transmit(&mut VecDeque::from([Datagram { frame, peer: b.local_address() }])).unwrap();
+            a.transmit(&mut Vec::from([Datagram { frame, peer: b.local_address() }])).unwrap();
             receive(b, &mut arrived);
         }
         for _ in 0..3 * PATIENCE {
-            a.transmit(&mut VecDeque::new()).unwrap();
+            a.transmit(&mut Vec::new()).unwrap();
             receive(b, &mut arrived);
         }
         arrived

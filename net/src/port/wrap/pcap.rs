@@ -4,7 +4,6 @@
 //! begins with an IP header, which is made up from the addresses, as is the UDP header after it, so that Wireshark and tcpdump show
 //! addresses, ports and directions. Names of `mem` and `sim` ports become addresses in 10.0.0.0/8, by a hash of the name.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -83,7 +82,7 @@ impl<P: Port> Port for Pcap<P> {
         self.inner.allocate(purpose, into, count)
     }
 
-    fn transmit(&mut self, burst: &mut VecDeque<Datagram>) -> Result<usize, PortError> {
+    fn transmit(&mut self, burst: &mut Vec<Datagram>) -> Result<usize, PortError> {
         if burst.is_empty() {
             return self.inner.transmit(burst);
         }
@@ -318,7 +317,7 @@ mod tests {
         let mut a = Pcap::create(a, &path, clock).unwrap();
         let mut frames = Vec::new();
         a.allocate(Purpose::Transmit, &mut frames, 3);
-        let mut burst: VecDeque<Datagram> = frames
+        let mut burst: Vec<Datagram> = frames
             .into_iter()
             .zip(b"xyz")
             .map(|(mut frame, &byte)| {
@@ -331,7 +330,7 @@ mod tests {
         let mut echo = Vec::new();
         b.receive(&mut echo, 8).unwrap();
         assert_eq!(a.transmit(&mut burst).unwrap(), 1);
-        b.transmit(&mut VecDeque::from([echo.remove(0)])).unwrap();
+        b.transmit(&mut Vec::from([echo.remove(0)])).unwrap();
         a.receive(&mut Vec::new(), 8).unwrap();
         drop(a);
 

@@ -1,6 +1,5 @@
 //! A port that gives every datagram to `tracing`.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -72,7 +71,7 @@ impl<P: Port> Port for Trace<P> {
         self.inner.allocate(purpose, into, count)
     }
 
-    fn transmit(&mut self, burst: &mut VecDeque<Datagram>) -> Result<usize, PortError> {
+    fn transmit(&mut self, burst: &mut Vec<Datagram>) -> Result<usize, PortError> {
         if !burst.is_empty() && tracing::enabled!(target: TARGET, Level::TRACE) {
             for datagram in burst.iter() {
                 let (len, start) = (datagram.frame.len(), Start(&datagram.frame));
@@ -157,7 +156,7 @@ mod tests {
             frame.set_range(0, 3);
             frame.data_mut().copy_from_slice(&[0xab, 0xcd, 0xef]);
             let peer = b.local_address();
-            a.transmit(&mut VecDeque::from([Datagram { frame, peer }])).unwrap();
+            a.transmit(&mut Vec::from([Datagram { frame, peer }])).unwrap();
             b.receive(&mut Vec::new(), 8).unwrap();
         });
         let events = listener.0.lock().unwrap().clone();

@@ -24,7 +24,9 @@ pub(crate) struct Ticket {
 
 #[derive(Debug)]
 pub(super) struct Slots {
-    first: u16,
+    first: u8,
+    /// How many of those that were taken were not used here yet: the last ones.
+    fresh: u8,
     pub(super) limit: u16,
     /// The slot that is used next, of those that are free; each of them names the next. [`NONE`] after the last.
     free: u16,
@@ -41,7 +43,7 @@ const LENT: usize = 4;
 const NONE: u16 = u16::MAX;
 
 /// Memory for a few messages: slots, which are free.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SpareSlots(ThinVec<Slot>);
 
 #[derive(Debug, Default)]
@@ -110,8 +112,8 @@ pub(super) struct Long {
 }
 
 impl Slots {
-    pub(super) const fn new(first: u16, limit: u16) -> Slots {
-        Slots { first, limit, free: NONE, in_use: 0, sequences: [0; LENT], slots: ThinVec::new() }
+    pub(super) const fn new(first: u8, limit: u16) -> Slots {
+        Slots { first, fresh: 0, limit, free: NONE, in_use: 0, sequences: [0; LENT], slots: ThinVec::new() }
     }
 
     #[inline(always)]
@@ -122,7 +124,18 @@ impl Slots {
             self.in_use += 1;
             return Some(number);
         }
-        self.grow()
+        if self.fresh > 0 { self.use_fresh() } else { self.grow() }
+    }
+
+    /// One of those that were taken: its number goes on from what it was here.
+    #[inline]
+    fn use_fresh(&mut self) -> Option<u16> {
+        let at = self.slots.len() - usize::from(self.fresh);
+        let slot = self.slots.get_mut(at)?;
+        slot.sequence = self.sequences.get(at).copied().unwrap_or(0);
+        self.fresh -= 1;
+        self.in_use += 1;
+        Some(u16::from(self.first) + at as u16)
     }
 
     /// A slot that was never used.
@@ -140,29 +153,31 @@ impl Slots {
         let sequence = self.sequences.get(usize::from(used)).copied().unwrap_or(0);
         self.slots.push(Slot { sequence, ..Slot::default() });
         self.in_use += 1;
-        Some(self.first + used)
+        Some(u16::from(self.first) + used)
     }
 
     /// Takes slots, where there are none.
+    #[inline]
     pub(super) fn take(&mut self, spare: SpareSlots) {
         self.slots = spare.0;
-        self.slots.truncate(usize::from(self.limit));
-        // The first is used first: the peer has its place at hand.
-        for (at, (slot, sequence)) in self.slots.iter_mut().zip(self.sequences).enumerate().rev() {
-            (slot.sequence, slot.next_free) = (sequence, self.free);
-            self.free = self.first + at as u16;
+        if self.slots.len() > usize::from(self.limit) {
+            self.slots.truncate(usize::from(self.limit));
         }
+        // The first is used first: the peer has its place at hand.
+        self.fresh = self.slots.len() as u8;
     }
 
     /// Gives the slots away, if they are few and all of them are free.
+    #[inline]
     pub(super) fn give(&mut self) -> Option<SpareSlots> {
-        if self.in_use > 0 || self.slots.is_empty() || self.slots.len() > LENT {
+        let len = self.slots.len();
+        if self.in_use > 0 || len == 0 || len > LENT {
             return None;
         }
-        for (slot, sequence) in self.slots.iter().zip(&mut self.sequences) {
+        for (slot, sequence) in self.slots[..len - usize::from(self.fresh)].iter().zip(&mut self.sequences) {
             *sequence = slot.sequence;
         }
-        self.free = NONE;
+        (self.free, self.fresh) = (NONE, 0);
         Some(SpareSlots(std::mem::take(&mut self.slots)))
     }
 
@@ -186,29 +201,29 @@ impl Slots {
     }
 
     pub(super) fn get(&self, number: u16) -> &Slot {
-        &self.slots[usize::from(number - self.first)]
+        &self.slots[usize::from(number - u16::from(self.first))]
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, number: u16) -> &mut Slot {
-        &mut self.slots[usize::from(number - self.first)]
+        &mut self.slots[usize::from(number - u16::from(self.first))]
     }
 
     /// The slot of a message that is still under way.
     #[inline]
     pub(super) fn find(&mut self, ticket: Ticket) -> Option<&mut Slot> {
-        let slot = self.slots.get_mut(usize::from(ticket.slot - self.first))?;
+        let slot = self.slots.get_mut(usize::from(ticket.slot - u16::from(self.first)))?;
         (slot.active && slot.sequence == ticket.sequence).then_some(slot)
     }
 
     /// The messages under way, with their slots' numbers.
     pub(super) fn active(&self) -> impl Iterator<Item = (u16, &Slot)> {
-        (self.first..).zip(&self.slots).filter(|(_, slot)| slot.active)
+        (u16::from(self.first)..).zip(&self.slots).filter(|(_, slot)| slot.active)
     }
 
     /// The same, to change.
     pub(super) fn active_mut(&mut self) -> impl Iterator<Item = (u16, &mut Slot)> {
-        (self.first..).zip(&mut self.slots).filter(|(_, slot)| slot.active)
+        (u16::from(self.first)..).zip(&mut self.slots).filter(|(_, slot)| slot.active)
     }
 
     /// How many slots were ever used at once.

@@ -1,4 +1,3 @@
-use std::collections::VecDeque;
 use std::net::UdpSocket;
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ fn send(port: &mut UdpPort, to: &UdpSocket, bytes: &[u8]) {
     let mut frame = frames.remove(0);
     frame.set_range(0, bytes.len());
     frame.data_mut().copy_from_slice(bytes);
-    let mut burst = VecDeque::from([Datagram { frame, peer: Address::Inet(to.local_addr().unwrap()) }]);
+    let mut burst = Vec::from([Datagram { frame, peer: Address::Inet(to.local_addr().unwrap()) }]);
     assert_eq!(port.transmit(&mut burst).unwrap(), 1);
 }
 
@@ -196,7 +195,7 @@ fn a_hot_peer_that_dies_and_comes_back_is_served_and_its_death_stops_nothing() {
     let dead = |port: &mut UdpPort| {
         let mut frames = Vec::new();
         port.allocate(Purpose::Transmit, &mut frames, 3);
-        let mut burst: VecDeque<_> = frames.into_iter().map(|frame| Datagram { frame, peer: Address::Inet(address) }).collect();
+        let mut burst: Vec<_> = frames.into_iter().map(|frame| Datagram { frame, peer: Address::Inet(address) }).collect();
         for datagram in &mut burst {
             datagram.frame.set_range(0, 8);
         }
