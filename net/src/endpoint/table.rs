@@ -1,7 +1,9 @@
 //! Where sessions live: slots with generations, found by id, by peer, and by the peer's own id.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 
+use hashbrown::HashTable;
 use smallvec::SmallVec;
 
 use super::event::SessionId;
@@ -16,14 +18,61 @@ pub(super) struct Table {
     limit: usize,
     /// The generation of each slot.
     generations: Vec<u32>,
-    /// The sessions in the slots, [`CHUNK`] by [`CHUNK`]: the whole path from a packet to its session is an index.
-    chunks: Vec<Box<[Option<Session>; CHUNK]>>,
+    chunks: Chunks,
     free: Vec<u32>,
-    /// Established sessions, by the peer's address and the id that the peer gave the session.
-    by_remote: HashMap<(Address, u64), u32>,
+    by_remote: ByRemote,
     by_peer: HashMap<Address, Peer>,
     random: fastrand::Rng,
     len: usize,
+}
+
+/// The slots of established sessions, by the peer's address and the id that the peer gave the session: these are in the session, so an entry is no
+/// more than its slot.
+#[derive(Default)]
+struct ByRemote {
+    slots: HashTable<u32>,
+    state: RandomState,
+}
+
+/// The sessions in the slots, [`CHUNK`] by [`CHUNK`]: the whole path from a packet to its session is an index.
+type Chunks = Vec<Box<[Option<Session>; CHUNK]>>;
+
+#[inline]
+fn at(chunks: &Chunks, slot: u32) -> Option<&Session> {
+    let slot = slot as usize;
+    chunks.get(slot / CHUNK)?[slot % CHUNK].as_ref()
+}
+
+fn has_name(chunks: &Chunks, slot: u32, name: (Address, u64)) -> bool {
+    at(chunks, slot).is_some_and(|session| (session.peer, session.remote) == name)
+}
+
+impl ByRemote {
+    fn get(&self, name: (Address, u64), chunks: &Chunks) -> Option<u32> {
+        self.slots.find(self.state.hash_one(name), |slot| has_name(chunks, *slot, name)).copied()
+    }
+
+    /// Adds a session that is in its slot, in the place of one with the same name.
+    fn insert(&mut self, slot: u32, chunks: &Chunks) {
+        let Some(session) = at(chunks, slot) else { return };
+        let name = (session.peer, session.remote);
+        let hash = self.state.hash_one(name);
+        match self.slots.find_mut(hash, |other| has_name(chunks, *other, name)) {
+            Some(other) => *other = slot,
+            None => {
+                let name_of =
+                    |slot: &u32| at(chunks, *slot).map_or(0, |session| self.state.hash_one((session.peer, session.remote)));
+                self.slots.insert_unique(hash, slot, name_of);
+            }
+        }
+    }
+
+    /// Drops the entry of a session that was in this slot, if it has one.
+    fn remove(&mut self, slot: u32, name: (Address, u64)) {
+        if let Ok(entry) = self.slots.find_entry(self.state.hash_one(name), |other| *other == slot) {
+            entry.remove();
+        }
+    }
 }
 
 /// The sessions with one address.
@@ -47,7 +96,7 @@ impl Table {
             generations: Vec::new(),
             chunks: Vec::new(),
             free: Vec::new(),
-            by_remote: HashMap::new(),
+            by_remote: ByRemote::default(),
             by_peer: HashMap::new(),
             random,
             len: 0,
@@ -81,19 +130,17 @@ impl Table {
     /// Puts a session to its reserved id.
     pub(super) fn fill(&mut self, id: SessionId, session: Session) {
         self.by_peer.entry(session.peer).or_default().slots.push(id.slot);
-        if session.remote != 0 {
-            self.by_remote.insert((session.peer, session.remote), id.slot);
-        }
+        let has_remote = session.remote != 0;
         *self.place(id.slot).expect("it was reserved") = Some(session);
+        if has_remote {
+            self.by_remote.insert(id.slot, &self.chunks);
+        }
         self.len += 1;
     }
 
     /// Records the peer's id for a session, which its handshake brought.
     pub(super) fn learn_remote(&mut self, slot: u32) {
-        if let Some(session) = self.at_mut(slot) {
-            let key = (session.peer, session.remote);
-            self.by_remote.insert(key, slot);
-        }
+        self.by_remote.insert(slot, &self.chunks);
     }
 
     #[inline]
@@ -124,7 +171,7 @@ impl Table {
 
     /// The session that `peer` knows by this id of its own.
     pub(super) fn by_remote(&self, peer: Address, remote: u64) -> Option<SessionId> {
-        let slot = *self.by_remote.get(&(peer, remote))?;
+        let slot = self.by_remote.get((peer, remote), &self.chunks)?;
         self.at(slot).map(|session| session.id)
     }
 
@@ -171,8 +218,7 @@ impl Table {
 
     #[inline]
     pub(super) fn at(&self, slot: u32) -> Option<&Session> {
-        let slot = slot as usize;
-        self.chunks.get(slot / CHUNK)?[slot % CHUNK].as_ref()
+        at(&self.chunks, slot)
     }
 
     /// Takes a session out; its id is never valid again.
@@ -183,9 +229,7 @@ impl Table {
         *generation = generation.wrapping_add(self.random.u32(1..1 << 16)).max(1);
         self.free.push(slot);
         self.len -= 1;
-        if session.remote != 0 && self.by_remote.get(&(session.peer, session.remote)) == Some(&slot) {
-            self.by_remote.remove(&(session.peer, session.remote));
-        }
+        self.by_remote.remove(slot, (session.peer, session.remote));
         if let Some(peer) = self.by_peer.get_mut(&session.peer) {
             peer.slots.retain(|other| *other != slot);
             if peer.slots.is_empty() {
@@ -197,7 +241,7 @@ impl Table {
 
     /// Takes all sessions out.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Session> + use<> {
-        self.by_remote.clear();
+        self.by_remote.slots.clear();
         self.by_peer.clear();
         self.len = 0;
         self.generations.clear();
