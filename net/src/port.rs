@@ -4,6 +4,7 @@
 //! cut short. Calls are burst-level: one virtual call moves many packets.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use crate::clock::Clock;
@@ -33,14 +34,18 @@ impl Datagram {
     /// the value together on the stack first and copies it with wide loads, which wait until the narrow writes before them are done.
     #[inline(always)]
     pub(crate) fn push<'a>(burst: &'a mut Vec<Datagram>, frame: Frame, peer: &Address) -> &'a mut Frame {
+        // Whoever drops it needs it in memory, even if that never happens: no panic is to come before it has its place.
+        let frame = ManuallyDrop::new(frame);
         let at = burst.len();
         if at == burst.capacity() {
             Datagram::make_room(burst);
         }
-        // SAFETY: there is room for one more behind the last: there was, or room was made. What is written there is whole before it counts.
+        // SAFETY: there is room for one more behind the last: there was, or room was made. What is written there, part by part so that it is put
+        // together nowhere else, is whole before it counts.
         unsafe {
             let place = burst.as_mut_ptr().add(at);
-            place.write(Datagram { frame, peer: *peer });
+            (&raw mut (*place).frame).write(ManuallyDrop::into_inner(frame));
+            (&raw mut (*place).peer).write(*peer);
             burst.set_len(at + 1);
             &mut (*place).frame
         }

@@ -17,7 +17,14 @@ const FEW: usize = 64;
 pub(crate) struct Spare {
     /// Whether sessions give anything back: where they are few, each keeps its own.
     pub(crate) many: bool,
-    lent: Fifo<Option<(SpareSlots, Flight)>>,
+    lent: Fifo<Lent>,
+}
+
+/// What one session gave back.
+#[derive(Debug, Default)]
+struct Lent {
+    slots: SpareSlots,
+    flight: Flight,
 }
 
 impl Spare {
@@ -36,7 +43,8 @@ impl Session {
     }
 
     fn borrow_now(&mut self, spare: &mut Spare) {
-        if let Some((slots, flight)) = spare.lent.pop_back() {
+        if !spare.lent.is_empty() {
+            let Lent { slots, flight } = spare.lent.pop_back();
             self.outgoing.take_slots(slots);
             self.recovery.take_flight(flight);
         }
@@ -54,7 +62,10 @@ impl Session {
         if let Some(slots) = self.outgoing.give_slots() {
             let flight = self.recovery.give_flight();
             if spare.lent.len() < MOST {
-                spare.lent.push(Some((slots, flight)));
+                let lent = spare.lent.begin();
+                // Part by part, over what holds nothing.
+                std::mem::forget(std::mem::replace(&mut lent.slots, slots));
+                std::mem::forget(std::mem::replace(&mut lent.flight, flight));
             }
         }
     }
