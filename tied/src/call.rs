@@ -135,6 +135,14 @@ impl ReplicaCall {
     }
 
     fn send(&self, begun: &mut Begun, purpose: Purpose, now: Time) {
+        if begun.race.stands_in() {
+            // The last look may be long ago: what had not left then may be at work by now, and must not be taken back.
+            begun.listen = now;
+            self.listen(begun, now);
+            if begun.race.step(now) != Step::Send(purpose) {
+                return;
+            }
+        }
         let Some(replica) = self.replica_for(begun, purpose, now) else {
             self.with_metrics(|metrics| metrics.suppressed_by_replicas += 1);
             return begun.race.not_sent(purpose);

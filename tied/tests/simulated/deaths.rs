@@ -251,3 +251,32 @@ fn a_broken_handler_runs_once_unless_its_method_may_be_executed_again() {
         assert_eq!(world.replicas().metrics().class(Class::Normal).sent_as(Purpose::Failover), copies as u64 - 2);
     }
 }
+
+#[test]
+fn a_copy_that_left_after_its_server_was_last_looked_at_is_not_taken_back() {
+    let mut random = fastrand::Rng::with_seed(7);
+    for seed in 0..60 {
+        let config = Config { choice: Choice::Ordered, budget: Budget::UNLIMITED, ..Config::uniform(tied()) };
+        let mut world = World::with(seed, 3, link(10 * US), NodeConfig::default(), config);
+        world.method = ONCE;
+        for first in [0, 2] {
+            let call = world.call(MS, TiedOptions::new().first(first).policy(Policy::None));
+            world.answered(call);
+        }
+        // The second can't be reached yet, and the first stops before it has the call: it may have it, for all that is known.
+        world.partition(0, 2);
+        world.stop(1, true);
+        let call = world.call(300 * MS, TiedOptions::new());
+        world.run_for(random.u32(200_000..1_000_000) * US);
+        world.heal(0, 2);
+        let healed = world.now();
+        world.run_until(|world| !world.story(call).is_empty() || world.now() > healed + Duration::from_secs(1));
+        // The session to the first ends soon after the second began, before the call looks again.
+        world.run_for(random.u32(0..50_000) * US);
+        world.stop(1, false);
+        world.restart(1, true);
+        assert_eq!(world.answered(call), 2, "seed {seed}");
+        world.run_for(Duration::from_secs(1));
+        assert_eq!(world.story(call), [(2, Fate::Finished)], "seed {seed}");
+    }
+}
