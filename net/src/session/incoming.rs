@@ -1,12 +1,16 @@
 //! Messages on their way in: each is put together on its own and delivered at most once, so that a lost or large one holds up no other.
 
+mod budget;
 mod places;
+mod rest;
 
 use bytes::Bytes;
 
+pub(crate) use self::budget::{Budget, Need};
 use self::places::Places;
+pub(crate) use self::rest::Rest;
 use super::bits::Bits;
-use super::buffers::{Buffer, Buffers};
+use super::buffers::Buffer;
 use super::outgoing::Unscheduled;
 use crate::class::Class;
 use crate::clock::Time;
@@ -84,52 +88,6 @@ impl std::fmt::Debug for Assembly {
     }
 }
 
-/// What follows a fragment of a message, in order.
-pub(crate) struct Rest<'a> {
-    assembly: &'a mut Assembly,
-    fragment: usize,
-    /// The next fragment, and where it lies.
-    number: u32,
-    offset: usize,
-    /// Where there is more to do than to keep the bytes.
-    end: usize,
-    /// So many fragments do not complete the message.
-    most: u32,
-    count: u32,
-}
-
-impl Rest<'_> {
-    /// Bytes of a fragment.
-    pub(crate) fn fragment(&self) -> usize {
-        self.fragment
-    }
-
-    /// Takes the next fragment. `false`: there is more to do about it, and nothing was done.
-    #[inline(always)]
-    pub(crate) fn take(&mut self, payload: &[u8]) -> bool {
-        let end = self.offset + self.fragment;
-        let inside = end <= self.assembly.buffer.len() && self.offset < self.end && self.count < self.most;
-        if !inside || payload.len() != self.fragment || !self.assembly.have.insert(self.number) {
-            return false;
-        }
-        self.assembly.buffer.write(self.offset, payload);
-        self.count += 1;
-        self.number += 1;
-        self.offset = end;
-        true
-    }
-
-    /// Ends it: how many fragments were taken, with how many bytes.
-    pub(crate) fn end(self, now: Time) -> (u32, usize) {
-        let bytes = self.count as usize * self.fragment;
-        if bytes > 0 {
-            self.assembly.received += bytes as u32;
-            self.assembly.progress = now;
-        }
-        (self.count, bytes)
-    }
-}
-
 /// What a fragment did.
 #[derive(Debug)]
 pub(crate) enum Arrival {
@@ -157,50 +115,6 @@ pub(crate) enum Whole {
     Control,
     /// It was there already.
     Duplicate,
-}
-
-/// The memory that incomplete messages share.
-#[derive(Debug)]
-pub(crate) struct Budget {
-    pub(crate) used: usize,
-    pub(crate) limit: usize,
-    /// What of it sessions on probation use.
-    pub(crate) probation: usize,
-    /// Messages that wait for others to give memory back, of trusted sessions and of those on probation; new ones wait behind them.
-    pub(crate) waiting: [usize; 2],
-    buffers: Buffers,
-}
-
-impl Budget {
-    pub(crate) fn new(limit: usize) -> Budget {
-        Budget { used: 0, limit, probation: 0, waiting: [0; 2], buffers: Buffers::new() }
-    }
-
-    /// Bytes of memory kept for messages to come.
-    pub(crate) fn kept(&self) -> usize {
-        self.buffers.kept()
-    }
-}
-
-/// How far an incomplete message is, for the grants.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Need {
-    pub(crate) class: Class,
-    pub(crate) total: u32,
-    pub(crate) received: u32,
-    pub(crate) granted: u32,
-    pub(crate) progress: Time,
-    /// It waits for memory.
-    pub(crate) deferred: bool,
-    /// It waits for other messages of its own session.
-    pub(crate) crowded: bool,
-}
-
-impl Need {
-    /// Bytes that may be sent and have not come.
-    pub(crate) fn outstanding(&self) -> u32 {
-        self.granted.saturating_sub(self.received)
-    }
 }
 
 impl Incoming {
@@ -375,25 +289,6 @@ impl Incoming {
         }
         let new = new && (assembly.granted as usize) < total;
         Ok(Arrival::Partial { new, answered: asked.map(|(_, given)| now.nanos_since(given)) })
-    }
-
-    /// Begins to take what follows a fragment, which was taken, or not, whatever it was: `None` if the message that it names is not one of which
-    /// a fragment was taken and more is to come.
-    pub(crate) fn rest(&mut self, header: &Fragment) -> Option<Rest<'_>> {
-        let fragment = self.fragment;
-        let slot = self.slots.get_mut(usize::from(header.slot.get())).filter(|slot| slot.sequence == header.sequence.get())?;
-        let State::Partial(assembly) = &mut slot.state else { return None };
-        let offset = header.offset.get() as usize;
-        let same = assembly.buffer.len() == header.total.get() as usize && assembly.class.index() == usize::from(header.class);
-        if !same || !offset.is_multiple_of(fragment) {
-            return None;
-        }
-        // Where something is to be done but to keep the bytes: where the answer to a grant is looked for, or what was not granted begins, or
-        // the last bytes that are missing.
-        let asked = assembly.asked.map_or(u32::MAX, |(first, _)| first);
-        let end = (assembly.granted.min(asked) as usize).min(assembly.buffer.len());
-        let most = (assembly.buffer.len() as u32 - assembly.received - 1) / fragment as u32;
-        Some(Rest { assembly, fragment, number: (offset / fragment) as u32 + 1, offset: offset + fragment, end, most, count: 0 })
     }
 
     fn begin(&mut self, at: usize, class: Class, total: usize, granted: u32, now: Time, budget: &mut Budget) {
