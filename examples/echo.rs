@@ -25,7 +25,8 @@ echo call URL TEXT     sends the text twice, and prints what comes back and how 
 URL is like udp://127.0.0.1:7000 or udp://[::1]:7000. To serve at, it may be udp://0.0.0.0:7000 (every IPv4 address of this machine; a caller
 names one of them), have port 0 (a free one is picked, and printed), and have options: udp://127.0.0.1:7000?trace=1 prints every packet.
 RUST_LOG filters what is printed (the default: warn,tautline::port=trace).
-Exit code: 0, also of a server that was told to stop (SIGINT or SIGTERM); 1 where something failed; 2 where the command line is wrong.";
+Exit code: 0, also of a server that was told to stop (SIGINT or SIGTERM); 1 where something failed, also at a URL
+that can't work; 2 where the command line is not understood.";
 
 fn main() {
     let arguments: Vec<String> = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();

@@ -46,7 +46,8 @@ For example (`scripts/demo` runs it all):
   ... likewise replicas 1 and 2 ...
   chunkstore read --dir data --replicas udp://127.0.0.1:7000,udp://127.0.0.1:7001,udp://127.0.0.1:7002
 
-Exit code: 0, also of a replica that was told to stop; 1 where something failed; 2 where the command line is wrong.";
+Exit code: 0, also of a replica that was told to stop; 1 where something failed, also where the options do not fit
+each other; 2 where the command line is not understood.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

@@ -7,7 +7,8 @@
 /// Places made first; a power of two.
 const FEW: usize = 4;
 
-/// What was put in first comes out first. Places that hold nothing hold the default value.
+/// What was put in first comes out first. A place that holds nothing holds a value that needs no dropping: the default one, or what was there before if
+/// that is `Copy`.
 #[derive(Debug)]
 pub(crate) struct Fifo<T> {
     /// A power of two, or none.
@@ -56,7 +57,7 @@ impl<T: Default> Fifo<T> {
         (self.first.wrapping_add(n) as usize) & self.places.len().wrapping_sub(1)
     }
 
-    /// Puts a default value at the end, and gives its place, for the value that is put together there.
+    /// Puts one more at the end, and gives its place, for the value that is put together there. Whatever is in it needs no dropping.
     #[inline(always)]
     pub(crate) fn begin(&mut self) -> &mut T {
         if self.len as usize == self.places.len() {
