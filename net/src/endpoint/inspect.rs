@@ -43,7 +43,7 @@ impl Endpoint {
     /// heard since. Zero where nothing is owed; `None` once the session is over.
     ///
     /// A peer's endpoint acknowledges what arrives whatever its owner is busy with, so much more than a round trip of silence means that
-    /// the peer is gone, stopped or cut off, and not that it is slow. After [`EndpointConfig::peer_timeout`] of it the session ends.
+    /// the peer is gone, stopped or cut off, and not that it is slow. After [`peer_timeout`](super::EndpointConfig::peer_timeout) of it the session ends.
     pub fn silence(&self, session: SessionId, now: Time) -> Option<Duration> {
         Some(self.sessions.get(session)?.silence(now, &self.shared))
     }
