@@ -3,8 +3,8 @@
 //! One idea a file: what happens on arrival is in `arrive`, how sessions are accepted in `accept`, what leaves next in `depart`, how small messages
 //! share a packet in `pen`, acknowledgements in `acks`, which incoming messages are granted more in `grants`, what is shown of packets before all that
 //! in `preview` and what is done about them after in `late`, what is written before its moment in `drafts`, the sessions' places in `table`, when
-//! they are looked at in `timers` (both this and what they owe stand in a `lineup`), how their memory is asked for ahead in `ahead`, and what is in
-//! use in `usage`.
+//! they are looked at in `timers` (both this and what they owe stand in a `lineup`), how their memory is asked for ahead in `ahead`, what is in use
+//! in `usage`, and what else an owner may ask in `inspect`.
 
 mod accept;
 mod acks;
@@ -41,12 +41,11 @@ use self::table::Table;
 use self::timers::Timers;
 use crate::class::Class;
 use crate::clock::Time;
-use crate::fifo::Fifo;
 use crate::payload::Payload;
 use crate::port::{Address, Datagram, Port};
 use crate::session::{
-    Budget, Credit, Crowd, Handled, Inflow, Message, NewMessage, Session, Shared, Spare, Tokens, bundled_len, least_beside_small,
-    write_bundled, write_bundled_words,
+    Budget, Credit, Crowd, Fifo, Handled, Inflow, Message, NewMessage, Session, Shared, Spare, Tokens, bundled_len,
+    least_beside_small, write_bundled, write_bundled_words,
 };
 use crate::wire::{MIN_MTU, Parameters};
 

@@ -13,8 +13,6 @@ pub mod class;
 pub mod clock;
 #[cfg(not(tautline_loom))]
 pub mod endpoint;
-#[cfg(not(tautline_loom))]
-mod fifo;
 pub mod frame;
 #[cfg(not(tautline_loom))]
 pub mod payload;

@@ -3,7 +3,7 @@
 //! A session is one of many of its [`Endpoint`](crate::endpoint::Endpoint), which owns what they share ([`Shared`]) and moves their packets.
 //! One idea a file: what a session does on receiving a packet ([`receiving`]), when it is to send one ([`sending`]), and when its time has
 //! come ([`timing`]); of what these are made: [`received`] numbers, [`recovery`] of what was lost, [`rtt`], [`congestion`], [`outgoing`] and [`incoming`]
-//! messages, and what the peers together may send: [`inflow`], [`credit`], [`crowd`]; [`handshake`] opens a session and [`token`] keeps that stateless.
+//! messages, the queue that packets pass through ([`fifo`]), and what the peers together may send: [`inflow`], [`credit`], [`crowd`]; [`handshake`] opens a session and [`token`] keeps that stateless.
 
 mod bits;
 mod buffers;
@@ -11,6 +11,7 @@ mod bundle;
 mod congestion;
 mod credit;
 mod crowd;
+mod fifo;
 mod following;
 mod handshake;
 mod incoming;
@@ -41,7 +42,6 @@ use self::share::Pace;
 use crate::class::Class;
 use crate::clock::Time;
 use crate::endpoint::{CloseReason, EndpointConfig, EndpointCounters, Event, RoundTrip, SessionId};
-use crate::fifo::Fifo;
 use crate::frame::Frame;
 use crate::payload::Payload;
 use crate::port::Address;
@@ -52,6 +52,7 @@ pub use self::bundle::{Batch, Messages};
 pub(crate) use self::congestion::least_beside_small;
 pub(crate) use self::credit::Credit;
 pub(crate) use self::crowd::Crowd;
+pub(crate) use self::fifo::Fifo;
 pub(crate) use self::following::PartHead;
 pub(crate) use self::handshake::{FIRST_PAUSE, Proven};
 pub(crate) use self::incoming::{Budget, Need};

@@ -43,32 +43,32 @@ fn at(chunks: &Chunks, slot: u32) -> Option<&Session> {
     chunks.get(slot / CHUNK)?[slot % CHUNK].as_ref()
 }
 
-fn has_name(chunks: &Chunks, slot: u32, name: (Address, u64)) -> bool {
-    at(chunks, slot).is_some_and(|session| (session.peer, session.remote) == name)
+/// What the peer knows a session by.
+type Name = (Address, u64);
+
+fn name(chunks: &Chunks, slot: u32) -> Option<Name> {
+    at(chunks, slot).map(|session| (session.peer, session.remote))
 }
 
 impl ByRemote {
-    fn get(&self, name: (Address, u64), chunks: &Chunks) -> Option<u32> {
-        self.slots.find(self.state.hash_one(name), |slot| has_name(chunks, *slot, name)).copied()
+    fn get(&self, wanted: Name, chunks: &Chunks) -> Option<u32> {
+        self.slots.find(self.state.hash_one(wanted), |slot| name(chunks, *slot) == Some(wanted)).copied()
     }
 
     /// Adds a session that is in its slot, in the place of one with the same name.
     fn insert(&mut self, slot: u32, chunks: &Chunks) {
-        let Some(session) = at(chunks, slot) else { return };
-        let name = (session.peer, session.remote);
-        let hash = self.state.hash_one(name);
-        match self.slots.find_mut(hash, |other| has_name(chunks, *other, name)) {
+        let Some(new) = name(chunks, slot) else { return };
+        let hash = self.state.hash_one(new);
+        match self.slots.find_mut(hash, |other| name(chunks, *other) == Some(new)) {
             Some(other) => *other = slot,
             None => {
-                let name_of =
-                    |slot: &u32| at(chunks, *slot).map_or(0, |session| self.state.hash_one((session.peer, session.remote)));
-                self.slots.insert_unique(hash, slot, name_of);
+                self.slots.insert_unique(hash, slot, |slot| name(chunks, *slot).map_or(0, |name| self.state.hash_one(name)));
             }
         }
     }
 
     /// Drops the entry of a session that was in this slot, if it has one.
-    fn remove(&mut self, slot: u32, name: (Address, u64)) {
+    fn remove(&mut self, slot: u32, name: Name) {
         if let Ok(entry) = self.slots.find_entry(self.state.hash_one(name), |other| *other == slot) {
             entry.remove();
         }

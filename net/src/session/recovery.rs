@@ -4,9 +4,9 @@
 use smallvec::SmallVec;
 use thin_vec::ThinVec;
 
+use super::fifo::Fifo;
 use super::rtt::Rtt;
 use crate::clock::Time;
-use crate::fifo::Fifo;
 use crate::wire::{Item, expand_number};
 
 /// A packet is lost when one sent this much later is acknowledged (RFC 9002's `kPacketThreshold`).

@@ -2,9 +2,9 @@
 //! on to each other: who takes it finds it near, for another had it just now, and who is idle has none.
 
 use super::Session;
+use super::fifo::Fifo;
 use super::outgoing::SpareSlots;
 use super::recovery::Flight;
-use crate::fifo::Fifo;
 
 /// So many sessions' worth is kept at most; who gives more back frees it.
 const MOST: usize = 4096;
