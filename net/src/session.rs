@@ -3,7 +3,8 @@
 //! A session is one of many of its [`Endpoint`](crate::endpoint::Endpoint), which owns what they share ([`Shared`]) and moves their packets.
 //! One idea a file: what a session does on receiving a packet ([`receiving`]), when it is to send one ([`sending`]), and when its time has
 //! come ([`timing`]); of what these are made: [`received`] numbers, [`recovery`] of what was lost, [`rtt`], [`congestion`], [`outgoing`] and [`incoming`]
-//! messages, the queue that packets pass through ([`fifo`]), and what the peers together may send: [`inflow`], [`credit`], [`crowd`]; [`handshake`] opens a session and [`token`] keeps that stateless.
+//! messages, the queue that packets pass through ([`fifo`]), and what the peers together may send: [`inflow`], [`credit`], [`crowd`];
+//! [`handshake`] opens a session and [`token`] keeps that stateless.
 
 mod bits;
 mod buffers;
